@@ -1,0 +1,1 @@
+"""taslak: lossless speculative decoding of language models."""

@@ -1,0 +1,1 @@
+"""The mathematics: drafts, sampling, noise, verification, counts. No models, no files, no clocks."""

@@ -1,0 +1,138 @@
+"""A draft: a tree of proposed tokens hanging off the last committed token.
+
+Knows nothing about who proposed it or how it will be judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from taslak.errors import DraftError
+
+ROOT = -1
+"""The node every draft hangs off: the last committed token. It is not part of the draft."""
+
+ONE_HOT = -1
+"""In `Draft.q_row`: the token was chosen, not drawn, so q is one-hot on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """Lower-layer work a drafter already did for a draft's rows (early exit).
+
+    layer:   the first layer that still has to run
+    hidden:  Float[N + 1, H], input of that layer for the root and for every node; rows at or past
+             `rows` were drafted but not run, and start at layer 0
+    rows:    how many leading rows (root included) `hidden` is valid for
+    """
+
+    layer: int
+    hidden: Tensor
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Proposed tokens as a tree, parents before children, siblings distinct and in decision order.
+
+    tokens:      [N] target token ids
+    parents:     [N] index into `tokens`, ROOT = the last committed token
+    q:           Float32[P, V] or None; one row for each parent whose children were drawn: exactly the
+                 distribution the *first* child was drawn from (later ones: without the earlier siblings)
+    q_row:       [N] the row of `q` a token was drawn from, ONE_HOT = it was not drawn; empty = all ONE_HOT
+    confidence:  [N] the drafter's own estimate, for control and re-ranking only, never for verification
+    partial:     lower-layer work that the verifying pass may reuse
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    q: Tensor | None = None
+    q_row: tuple[int, ...] = ()
+    confidence: tuple[float, ...] | None = None
+    partial: Partial | None = None
+    depths: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """[N] 1 for a child of the root."""
+
+    def __post_init__(self) -> None:
+        n = len(self.tokens)
+        if len(self.parents) != n or (self.q_row and len(self.q_row) != n):
+            raise DraftError(
+                f"a draft of {n} tokens has {len(self.parents)} parents, {len(self.q_row)} q rows"
+            )
+        if self.confidence is not None and len(self.confidence) != n:
+            raise DraftError(f"a draft of {n} tokens has {len(self.confidence)} confidences")
+        depths: list[int] = []
+        siblings: set[tuple[int, int]] = set()
+        for node, (token, parent) in enumerate(zip(self.tokens, self.parents, strict=True)):
+            if not ROOT <= parent < node:
+                raise DraftError(f"node {node} names parent {parent}; parents come before their children")
+            if (parent, token) in siblings:
+                raise DraftError(f"node {node} repeats token {token} below node {parent}")
+            siblings.add((parent, token))
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        object.__setattr__(self, "depths", tuple(depths))
+
+    @classmethod
+    def chain(
+        cls, tokens: Sequence[int], q: Tensor | None = None, confidence: Sequence[float] | None = None
+    ) -> Draft:
+        """A linear draft. `q`, where given, is Float32[N, V], the row each token was drawn from."""
+        n = len(tokens)
+        return cls(
+            tokens=tuple(tokens),
+            parents=tuple(range(-1, n - 1)),
+            q=q,
+            q_row=tuple(range(n)) if q is not None else (),
+            confidence=None if confidence is None else tuple(confidence),
+        )
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def depth(self) -> int:
+        """Length of the longest path: what `drafted` counts."""
+        return max(self.depths, default=0)
+
+    def children(self, node: int) -> list[int]:
+        """The nodes below `node` (ROOT allowed), in decision order."""
+        return [child for child, parent in enumerate(self.parents) if parent == node]
+
+    def branch(self, node: int) -> list[int]:
+        """Tokens from the root's child down to `node` itself; empty for ROOT."""
+        tokens: list[int] = []
+        while node != ROOT:
+            tokens.append(self.tokens[node])
+            node = self.parents[node]
+        return tokens[::-1]
+
+    def check(self, vocab_size: int) -> None:
+        """Raise DraftError unless every token is in the vocabulary and every q a possible one.
+
+        Rule 3 of rejection verification: a drawn token whose q is not positive and finite discards the
+        whole draft *before* anything is verified; dropping it later would bias the answer.
+        """
+        for node, token in enumerate(self.tokens):
+            if not 0 <= token < vocab_size:
+                raise DraftError(f"node {node} is token {token}, outside the vocabulary of {vocab_size}")
+        if all(row == ONE_HOT for row in self.q_row):
+            return
+        if self.q is None:
+            raise DraftError("tokens are said to be drawn, but the draft carries no q")
+        if self.q.dim() != 2 or self.q.shape[1] != vocab_size:
+            raise DraftError(f"q is {tuple(self.q.shape)}, expected [parents, {vocab_size}]")
+        if not bool(torch.isfinite(self.q).all()) or bool((self.q < 0).any()):
+            raise DraftError("q holds a negative or non-finite probability")
+        for node, row in enumerate(self.q_row):
+            if row != ONE_HOT and not 0 <= row < self.q.shape[0]:
+                raise DraftError(f"node {node} was drawn from q row {row} of {self.q.shape[0]}")
+            if row != ONE_HOT and float(self.q[row, self.tokens[node]]) <= 0.0:
+                raise DraftError(f"node {node} is token {self.tokens[node]}, which its q can't draw")
+
+
+EMPTY = Draft()
+"""Legal everywhere: plain decoding is the walk over this draft."""

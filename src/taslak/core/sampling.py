@@ -1,0 +1,254 @@
+"""The one sampling pipeline: from a logits row to the distribution `p`, and the one draw from it.
+
+`p` is a pure function of (logits row, committed tokens + the node's ancestors, prompt length, settings).
+Target and drafters use the same code. Greedy is not a special case: it is the distribution on one token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from taslak.core.noise import Stream, gumbel
+from taslak.errors import OptionError, SamplingError
+
+GREEDY_BELOW = 1e-5
+"""Temperatures under this are greedy: dividing by them would only overflow."""
+
+_TOP_P_CANDIDATES = 1024
+"""Sorting 150k logits costs ten times the rest of the pipeline; the nucleus nearly always lies in these."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen. Applied in the order of the fields; the defaults are greedy.
+
+    repetition_penalty  over prompt and answer: positive logits are divided, others multiplied (CTRL, Keskar
+                        et al. 2019); 1 = off
+    frequency_penalty   subtracted once for each occurrence in the answer; 0 = off
+    presence_penalty    subtracted once if the token occurs in the answer; 0 = off
+    no_repeat_ngram     no n-gram of this length occurs twice in prompt and answer; 0 = off
+    logit_bias          token id -> added to its logit; −100 or less bans it, 100 or more forces it
+    banned              token ids never chosen
+    forced              the answer's first tokens, whatever the logits
+    min_tokens, eos     before this many answer tokens none of `eos` is chosen
+    temperature         divides the logits; under 1e-5 greedy
+    top_k               keep the k largest; 0 = off
+    top_p               keep the smallest set of largest tokens with at least this probability; 1 = off
+    min_p               keep tokens with at least this share of the largest probability; 0 = off
+
+    Cuts break ties by (logit descending, id ascending). Raises OptionError for values out of range.
+    """
+
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    no_repeat_ngram: int = 0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    banned: tuple[int, ...] = ()
+    forced: tuple[int, ...] = ()
+    min_tokens: int = 0
+    eos: tuple[int, ...] = ()
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name, value, low, high in (
+            ("temperature", self.temperature, 0.0, math.inf),
+            ("repetition_penalty", self.repetition_penalty, 1e-6, math.inf),
+            ("frequency_penalty", self.frequency_penalty, -math.inf, math.inf),
+            ("presence_penalty", self.presence_penalty, -math.inf, math.inf),
+            ("no_repeat_ngram", self.no_repeat_ngram, 0, math.inf),
+            ("min_tokens", self.min_tokens, 0, math.inf),
+            ("top_k", self.top_k, 0, math.inf),
+            ("top_p", self.top_p, 1e-9, 1.0),
+            ("min_p", self.min_p, 0.0, 1.0),
+        ):
+            if not math.isfinite(value) or not low <= value <= high:
+                raise OptionError(f"{name} is {value}; expected a finite number from {low} to {high}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether every draw is the largest logit."""
+        return self.temperature < GREEDY_BELOW
+
+    @property
+    def penalised(self) -> bool:
+        """Whether a row depends on the tokens before it."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.frequency_penalty != 0.0
+            or self.presence_penalty != 0.0
+            or self.no_repeat_ngram > 0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A next-token distribution on its support.
+
+    ids: Int64[S] token ids, ascending and distinct
+    z:   Float64[S] unnormalised log-probabilities, finite
+    """
+
+    ids: Tensor
+    z: Tensor
+
+    def draw(self, key: int, stream: Stream, position: int) -> int:
+        """argmax(z + Gumbel noise): one exact sample (Gumbel-max); the lowest id on ties."""
+        if self.ids.numel() == 1:
+            return int(self.ids)
+        return int(self.ids[torch.argmax(self.z + gumbel(key, stream, position, self.ids))])
+
+    def top(self, k: int, key: int, stream: Stream, position: int) -> list[int]:
+        """The k largest of z + noise, largest first: k draws without replacement (Gumbel-top-k, Kool et
+        al. 2019); its first is `draw`. Fewer where the support is smaller."""
+        noisy = self.z + gumbel(key, stream, position, self.ids)
+        order = torch.sort(noisy, descending=True, stable=True).indices[:k]
+        return [int(i) for i in self.ids[order]]
+
+    def probabilities(self, vocab_size: int) -> Tensor:
+        """Float64[V], zero outside the support, summing to one."""
+        p = torch.zeros(vocab_size, dtype=torch.float64, device=self.z.device)
+        return p.index_put_((self.ids,), self.softmax())
+
+    def softmax(self) -> Tensor:
+        """Float64[S] probabilities on the support."""
+        return torch.softmax(self.z[None], dim=-1)[0]
+
+    @classmethod
+    def of_weights(cls, weights: Tensor) -> Distribution:
+        """From non-negative weights, Float64[V], not all zero."""
+        ids = weights.nonzero()[:, 0]
+        return cls(ids=ids, z=weights[ids].log())
+
+
+def distribution(
+    logits: Tensor,
+    committed: Sequence[int],
+    branch: Sequence[int],
+    prompt_length: int,
+    sampling: Sampling,
+) -> Distribution:
+    """The distribution `p` of the token after (committed + branch).
+
+    logits:         Float[V], one row; not modified
+    committed:      prompt and answer so far, the last committed token included
+    branch:         the draft tokens between the last committed token and this row, this row's included
+    prompt_length:  how many of `committed` are prompt
+
+    Raises SamplingError if the row holds a NaN or +inf, or if the settings leave no token.
+    """
+    row = logits.float()
+    answered = len(committed) - prompt_length + len(branch)  # answer tokens before the one chosen here
+    if answered < len(sampling.forced):
+        _check(float(row.max()))
+        return _only(sampling.forced[answered], row)
+    if sampling.penalised:
+        row = _penalise(row, [*committed, *branch], prompt_length, sampling)
+    bans = sampling.banned + (sampling.eos if answered < sampling.min_tokens else ())
+    if sampling.logit_bias or bans:
+        row = _bias(row, sampling.logit_bias, bans)
+    best, index = torch.max(row, dim=-1)
+    largest = float(best)
+    _check(largest)
+    if sampling.greedy:
+        return _only(int(index), row)
+    return _cut(row, largest, sampling)
+
+
+def _check(largest: float) -> None:
+    if not math.isfinite(largest):  # max() hands a NaN on, so one look at the largest finds it
+        what = "every token is banned" if largest == -math.inf else f"the logits hold {largest}"
+        raise SamplingError(f"no token can be chosen: {what}")
+
+
+def _only(token: int, like: Tensor) -> Distribution:
+    return Distribution(
+        ids=torch.tensor([token], device=like.device),
+        z=torch.zeros(1, dtype=torch.float64, device=like.device),
+    )
+
+
+def _penalise(row: Tensor, context: Sequence[int], prompt_length: int, sampling: Sampling) -> Tensor:
+    """Penalties by what stands before the row. row: [V] -> [V]."""
+    row = row.clone()
+    if sampling.repetition_penalty != 1.0:
+        seen = torch.tensor(sorted(set(context)), device=row.device)
+        old = row[seen]
+        r = sampling.repetition_penalty
+        row[seen] = torch.where(old > 0, old / r, old * r)
+    if sampling.frequency_penalty or sampling.presence_penalty:
+        counts = Counter(context[prompt_length:])
+        if counts:
+            ids = torch.tensor(list(counts), device=row.device)
+            times = torch.tensor(list(counts.values()), dtype=row.dtype, device=row.device)
+            row[ids] -= sampling.frequency_penalty * times + sampling.presence_penalty
+    n = sampling.no_repeat_ngram
+    if n and len(context) >= n - 1:
+        tail = tuple(context[len(context) - n + 1 :])
+        for i in range(len(context) - n + 1):
+            if tuple(context[i : i + n - 1]) == tail:
+                row[context[i + n - 1]] = -math.inf
+    return row
+
+
+def _bias(row: Tensor, bias: Mapping[int, float], bans: Sequence[int]) -> Tensor:
+    """Bias as the OpenAI API has it: −100 or less bans, 100 or more forces. row: [V] -> [V]."""
+    row = row.clone()
+    forced = [token for token, value in bias.items() if value >= 100.0]
+    if forced:
+        kept = row[forced]
+        row.fill_(-math.inf)
+        row[forced] = kept
+    for token, value in bias.items():
+        row[token] += -math.inf if value <= -100.0 else value
+    if bans:
+        row[list(bans)] = -math.inf
+    return row
+
+
+def _cut(row: Tensor, largest: float, sampling: Sampling) -> Distribution:
+    """Temperature, top-k, top-p, min-p. row: Float32[V], its largest value finite."""
+    ids = (row > -math.inf).nonzero()[:, 0]
+    if sampling.top_k and sampling.top_k < ids.numel():
+        ids = ids[_largest(row[ids], sampling.top_k)]
+    z = (row[ids].double() - largest) / sampling.temperature
+    if sampling.top_p < 1.0:
+        keep = _nucleus(row[ids], z, sampling.top_p)
+        ids, z = ids[keep], z[keep]
+    if sampling.min_p > 0.0:
+        keep = (z >= math.log(sampling.min_p)).nonzero()[:, 0]
+        ids, z = ids[keep], z[keep]
+    return Distribution(ids=ids, z=z)
+
+
+def _largest(values: Tensor, k: int) -> Tensor:
+    """Indices of the k largest values, ascending; ties go to the lower index. values: [S] -> Int64[k]."""
+    threshold = torch.topk(values, k).values[-1]
+    above = (values > threshold).nonzero()[:, 0]
+    at = (values == threshold).nonzero()[: k - above.numel(), 0]
+    return torch.cat((above, at)).sort().values
+
+
+def _nucleus(logits: Tensor, z: Tensor, top_p: float) -> Tensor:
+    """Indices of the nucleus, ascending. logits, z: [S] -> Int64[≤ S].
+
+    The fewest largest tokens whose probability reaches top_p; the token that crosses it is kept.
+    """
+    p = torch.softmax(z[None], dim=-1)[0]
+    candidates = torch.arange(z.numel(), device=z.device)
+    if z.numel() > _TOP_P_CANDIDATES:
+        head = _largest(logits, _TOP_P_CANDIDATES)
+        if float(p[head].sum()) > top_p:
+            candidates = head
+    order = candidates[torch.sort(logits[candidates], descending=True, stable=True).indices]
+    before = torch.cumsum(p[order], dim=0) - p[order]
+    return order[before < top_p].sort().values

@@ -1,0 +1,21 @@
+"""The drafting methods. Importing this package fills the registry."""
+
+from __future__ import annotations
+
+from taslak.drafters import draft_model, fallback, ngram, suffix
+from taslak.drafters.base import REGISTRY, Budget, Drafter, DrafterOptions, Needs, Report, View, build
+
+__all__ = [
+    "REGISTRY",
+    "Budget",
+    "Drafter",
+    "DrafterOptions",
+    "Needs",
+    "Report",
+    "View",
+    "build",
+    "draft_model",
+    "fallback",
+    "ngram",
+    "suffix",
+]

@@ -1,0 +1,164 @@
+"""The Drafter protocol, and the registry every method is found in.
+
+A drafter proposes and learns what was kept; it never decides anything. Whatever it does wrong costs
+acceptance, not correctness. A new method is one file and one `register` line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from taslak.core.draft import Draft
+from taslak.core.noise import Stream
+from taslak.core.sampling import Sampling
+from taslak.errors import OptionError
+from taslak.models.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a drafter reads from the target's passes.
+
+    features:    names for Target.forward's `capture`
+    exit_layer:  the layer an early-exit drafter stops at, None for all others
+    """
+
+    features: tuple[str, ...] = ()
+    exit_layer: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much one sequence may draft in this step.
+
+    depth:       most tokens on a path (γ)
+    nodes:       most tokens in the draft
+    stop_below:  don't expand below a node whose joint confidence is under this (0 = never stop)
+    """
+
+    depth: int
+    nodes: int
+    stop_below: float = 0.0
+
+
+NOTHING = Budget(depth=0, nodes=0)
+
+
+@dataclass(slots=True)
+class View:
+    """What a drafter may see of one sequence. Owned by the engine; a drafter writes `state` alone.
+
+    tokens:         committed token ids, prompt first; the last one has not been through the target yet
+    prompt_length:  how many of them are prompt
+    sampling:       the request's settings, as the target applies them
+    key:            noise key
+    stream:         which stream a draw must use: TOKEN under coupled verification (sharing the target's noise
+                    makes both agree as often as they can), DRAFT under rejection
+    exact_q:        whether drawn tokens need their q rows (rejection verification reads them)
+    state:          this drafter's own memory for this sequence; None before its first call
+    """
+
+    tokens: list[int]
+    prompt_length: int
+    sampling: Sampling
+    key: int
+    stream: Stream = Stream.TOKEN
+    exact_q: bool = False
+    state: Any = None
+
+    @property
+    def position(self) -> int:
+        """The position the first drafted token will have: the address of its noise."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a pass did to one sequence.
+
+    first:     position of the first row below
+    tokens:    [n] the tokens of the rows kept: root (or prefill chunk) first, then the accepted path
+    features:  name -> Float[n, H] of those rows; row i pairs with the token at position first + i + 1.
+               Valid until the next forward
+    """
+
+    first: int
+    tokens: Sequence[int]
+    features: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+class Drafter(Protocol):
+    """Proposes tokens. One object serves all sequences; storage may be pooled, information may not cross."""
+
+    needs: Needs
+
+    def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
+        """One draft a view, within its budget. Right from any earlier state: what it remembers is cut to the
+        longest common prefix with the view. A view it can't serve gets an empty draft."""
+        ...
+
+    def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
+        """Told after every pass, also for prefill chunks, empty drafts and other drafters' passes."""
+        ...
+
+    def lag(self, view: View) -> int:
+        """Committed tokens it would have to catch up on before it can draft for this view."""
+        ...
+
+    def forget(self, view: View) -> None:
+        """The sequence is over: free what is kept for it. Calling it twice is harmless."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DrafterOptions:
+    """Settings of the drafters; each reads its own.
+
+    draft:      the draft model (draft-model, fallback)
+    branch:     children a node (1 = linear)
+    lookup:     which look-up `fallback` tries first: "ngram" or "suffix"
+    ngram_max:  longest suffix the n-gram drafter looks for
+    ngram_min:  shortest one
+    """
+
+    draft: Target | None = None
+    branch: int = 1
+    lookup: str = "ngram"
+    ngram_max: int = 8
+    ngram_min: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.branch <= 8:
+            raise OptionError(f"branch is {self.branch}; expected 1 to 8")
+        if not 1 <= self.ngram_min <= self.ngram_max:
+            raise OptionError(
+                f"n-gram lengths are {self.ngram_min} to {self.ngram_max}; expected 1 ≤ shortest ≤ longest"
+            )
+
+
+Factory = Callable[[Target, DrafterOptions], Drafter]
+
+REGISTRY: dict[str, Factory] = {}
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Enter a factory under the method name users type."""
+
+    def enter(factory: Factory) -> Factory:
+        REGISTRY[name] = factory
+        return factory
+
+    return enter
+
+
+def build(name: str, target: Target, options: DrafterOptions) -> Drafter:
+    """The drafter of this name. Raises OptionError for an unknown name or missing options."""
+    try:
+        factory = REGISTRY[name]
+    except KeyError:
+        raise OptionError(f"no method {name!r}; known: {', '.join(sorted(REGISTRY))}") from None
+    return factory(target, options)

@@ -1,0 +1,1 @@
+"""Propose, forward, verify, commit: the one loop, for many sequences at once."""

@@ -1,0 +1,185 @@
+"""The paged K/V cache: pages of 64 positions, a block table for each sequence, `keep` and `crop`.
+
+Knows nothing about attention; it hands out slots and moves bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from taslak.errors import MemoryLimitError
+
+PAGE = 64
+"""Positions in a page: the block attention reduces over, so that a page boundary is never inside one."""
+
+
+class Pool:
+    """K and V of every layer, shared by all sequences of one model.
+
+    keys, values: Float[layers, slots, kv heads, head size]; slot = page · 64 + position within the page
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        max_pages: int | None = None,
+    ) -> None:
+        self._shape = (layers, kv_heads, head_size)
+        self._max_pages = max_pages
+        self._free: list[int] = []  # ascending
+        self.keys = torch.empty((layers, 0, kv_heads, head_size), dtype=dtype, device=device)
+        self.values = torch.empty_like(self.keys)
+
+    @property
+    def pages(self) -> int:
+        """Pages there are, free or taken."""
+        return self.keys.shape[1] // PAGE
+
+    @property
+    def free_pages(self) -> int:
+        return len(self._free)
+
+    @property
+    def bytes_per_position(self) -> int:
+        layers, kv_heads, head_size = self._shape
+        return 2 * layers * kv_heads * head_size * self.keys.element_size()
+
+    def allocate(self, positions: int) -> Block:
+        """A block table with room for `positions`. Raises MemoryLimitError when the pool can't grow so far."""
+        need = -(-positions // PAGE)
+        run = self._run(need)
+        if run is None:
+            self._grow(need)
+            run = self._run(need)
+        pages = self._free[:need] if run is None else run
+        taken = set(pages)
+        self._free = [page for page in self._free if page not in taken]
+        return Block(self, pages)
+
+    def release(self, pages: Sequence[int]) -> None:
+        """Take pages back. Called by Block.release only."""
+        self._free = sorted([*self._free, *pages])
+
+    def _run(self, need: int) -> list[int] | None:
+        """The first `need` free pages in a row: a sequence in one run is read as a view, not gathered."""
+        start = 0
+        for i, page in enumerate(self._free):
+            if page - self._free[start] != i - start:
+                start = i
+            if i - start + 1 == need:
+                return self._free[start : i + 1]
+        return None
+
+    def _grow(self, need: int) -> None:
+        """Add pages: at least `need`, at least doubling so that growth stays rare."""
+        old = self.pages
+        new = old + max(need, old)
+        if self._max_pages is not None and new > self._max_pages:
+            if old - self._max_pages + need > self.free_pages:
+                raise MemoryLimitError(
+                    f"the K/V cache may hold {self._max_pages * PAGE} positions and "
+                    f"{self.free_pages * PAGE} are free; {need * PAGE} were asked for. "
+                    "Use shorter prompts, fewer sequences at once, or a lower --max-tokens"
+                )
+            new = self._max_pages
+        layers, kv_heads, head_size = self._shape
+        try:
+            keys, values = (
+                torch.empty((layers, new * PAGE, kv_heads, head_size), dtype=t.dtype, device=t.device)
+                for t in (self.keys, self.values)
+            )
+        except RuntimeError as error:  # torch reports a failed allocation as a plain RuntimeError on CPU
+            asked = (new * PAGE * self.bytes_per_position) / 2**30
+            raise MemoryLimitError(f"the K/V cache needs {asked:.1f} GiB, which could not be had") from error
+        keys[:, : old * PAGE] = self.keys
+        values[:, : old * PAGE] = self.values
+        self.keys, self.values = keys, values
+        self._free += range(old, new)
+
+
+class Block:
+    """One sequence's block table.
+
+    length:   committed positions whose K/V is here
+    parents:  parent of each uncommitted node (node numbers; −1 = the committed prefix)
+    depths:   positions past the committed prefix, 0 for a node whose parent is the prefix
+    """
+
+    def __init__(self, pool: Pool, pages: list[int]) -> None:
+        self._pool = pool
+        self._pages = pages
+        self._consecutive = pages == list(range(pages[0], pages[0] + len(pages))) if pages else True
+        self.length = 0
+        self.parents: list[int] = []
+        self.depths: list[int] = []
+
+    @property
+    def nodes(self) -> int:
+        """Uncommitted nodes run since the last `keep`."""
+        return len(self.parents)
+
+    @property
+    def capacity(self) -> int:
+        """Slots: committed positions and uncommitted nodes together may not exceed it."""
+        return len(self._pages) * PAGE
+
+    def add(self, parents: Sequence[int]) -> None:
+        """Enter new uncommitted nodes. parents: node numbers, −1 = the committed prefix."""
+        if self.length + self.nodes + len(parents) > self.capacity:
+            raise MemoryLimitError(
+                f"a sequence reserved {self.capacity} cache positions and would need "
+                f"{self.length + self.nodes + len(parents)}"
+            )
+        for parent in parents:
+            self.depths.append(0 if parent < 0 else self.depths[parent] + 1)
+            self.parents.append(parent)
+
+    def slots(self, start: int, stop: int) -> slice | Tensor:
+        """Where positions [start, stop) of the sequence lie in the pool: a slice where the pages are in a row
+        (indexing with it is a view), else Int64[stop − start]."""
+        if self._consecutive:
+            base = self._pages[0] * PAGE if self._pages else 0
+            return slice(base + start, base + stop)
+        return torch.tensor([self.slot(position) for position in range(start, stop)])
+
+    def slot(self, position: int) -> int:
+        """The pool slot of one position."""
+        return self._pages[position // PAGE] * PAGE + position % PAGE
+
+    def ancestors(self, node: int) -> list[int]:
+        """Nodes from the first after the prefix down to `node` itself."""
+        path = []
+        while node >= 0:
+            path.append(node)
+            node = self.parents[node]
+        return path[::-1]
+
+    def keep(self, path: Sequence[int]) -> None:
+        """Commit the nodes of `path` (each the parent of the next) and drop all others. Moves bits only."""
+        moved = [(node, to) for to, node in enumerate(path) if node != to]
+        if moved:
+            source = torch.tensor([self.slot(self.length + node) for node, _ in moved])
+            target = torch.tensor([self.slot(self.length + to) for _, to in moved])
+            for tensor in (self._pool.keys, self._pool.values):
+                tensor[:, target] = tensor[:, source]
+        self.length += len(path)
+        self.parents, self.depths = [], []
+
+    def crop(self, length: int) -> None:
+        """Forget the uncommitted nodes and every committed position from `length` on."""
+        self.length = min(self.length, length)
+        self.parents, self.depths = [], []
+
+    def release(self) -> None:
+        """Give the pages back; the block is unusable afterwards. Calling it twice is harmless."""
+        self._pool.release(self._pages)
+        self._pages = []
+        self._consecutive = True
+        self.crop(0)

@@ -1,0 +1,85 @@
+"""The Target protocol: what the engine and the drafters ask of a model.
+
+A pass is one ragged batch: the rows of many sequences side by side, each attending to its own sequence's
+committed prefix and to its own ancestors, nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from taslak.models.cache import Block
+
+PREFIX = -1
+"""As a row's parent: the row follows the committed prefix directly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """One sequence's share of a pass.
+
+    Uncommitted rows are *nodes*, numbered from 0 in the order they are first run since the last `keep`;
+    a node's K/V lies `cache.length + node` slots into the sequence.
+
+    cache:    the sequence's cache; its committed prefix is what all rows attend to
+    tokens:   [r] token ids
+    parents:  [r] node each row follows, PREFIX = the committed prefix; parents before children
+    first:    node number of the first row. Normally `cache.nodes`; lower numbers run those nodes again
+              from `starts` on (early exit resumes them)
+    wanted:   the last this many rows get logits
+    starts:   [r] first layer to run for each row; empty = all from 0
+    hidden:   Float[r, H] input of the start layer; read only for rows that start above 0
+    """
+
+    cache: Block
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    first: int
+    wanted: int
+    starts: Sequence[int] = ()
+    hidden: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What a pass gives. Valid until the next forward of the same target.
+
+    logits:    Float32[W, V] of the wanted rows, sequence after sequence
+    features:  name -> Float[R, H] of all rows, sequence after sequence
+    """
+
+    logits: Tensor
+    features: Mapping[str, Tensor]
+
+
+class Target(Protocol):
+    """A causal language model with a cache that can be cropped and reordered."""
+
+    vocab_size: int
+    """Token ids a draw may give; padding rows of the lm_head are not among them."""
+    context: int
+    """Most positions a sequence may have."""
+    layers: int
+    hidden_size: int
+    device: torch.device
+    width_invariant: bool
+    """Whether a row's bits don't depend on the rows beside it (DESIGN: width invariance)."""
+
+    def allocate(self, positions: int) -> Block:
+        """A cache for one sequence with room for this many positions. Raises MemoryLimitError."""
+        ...
+
+    def forward(
+        self, batch: Sequence[Rows], layers: tuple[int, int] | None = None, capture: Sequence[str] = ()
+    ) -> Output:
+        """Run the rows through layers [a, b) (default: all) and write their K/V.
+
+        With b < the number of layers there are no logits: logits is [0, V] and the hidden state is read
+        as a feature. Features: "embedding", "layer.i" (output of layer i), "final_norm".
+        """
+        ...
