@@ -1,0 +1,145 @@
+"""Text to token ids and back: a thin wrapper around a checkpoint's own tokenizer.
+
+Knows nothing about models, nor when text is safe to show (`engine/text.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from taslak.errors import CheckpointError, OptionError, TokenizerMismatch
+from taslak.models.loading import storage
+
+# Names given to ids that only fill the embedding matrix up to a round size; no text ever has them.
+PADDING = re.compile(r"\[PAD\d*\]|<\|?(pad|unused|extra|dummy|reserved)\w*\|?>", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first id that two tokenizers spell differently; None where one has no such token."""
+
+    id: int
+    mine: str | None
+    theirs: str | None
+
+
+class Tokenizer:
+    """The tokenizer of one checkpoint folder. transformers is imported when it is first used."""
+
+    def __init__(self, folder: Path, *, name: str | None = None) -> None:
+        """`name` is what messages call it; the folder's own name where None."""
+        self.name = name or folder.name
+        self._folder = folder
+
+    @classmethod
+    def from_folder(cls, path: str | Path, *, name: str | None = None) -> Tokenizer:
+        """The tokenizer of a Hugging Face folder. Read on first use, which may raise CheckpointError."""
+        return cls(Path(path), name=name)
+
+    @cached_property
+    def _backend(self) -> Any:
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+        # tokenizer.json is the whole truth; where it exists, no model class may second-guess it.
+        loader = PreTrainedTokenizerFast if (self._folder / "tokenizer.json").is_file() else AutoTokenizer
+        try:
+            return loader.from_pretrained(str(self._folder), local_files_only=True)
+        except Exception as error:  # damaged JSON, missing files, a package some tokenizer needs
+            raise CheckpointError(f"cannot read the tokenizer in {self._folder}: {error}") from error
+
+    def encode(self, text: str, *, add_special: bool = True) -> list[int]:
+        """The ids of `text`; with `add_special` also the bos (or eos) the model expects around a text.
+
+        Special tokens spelled out in the text become their ids.
+        """
+        return list(self._backend.encode(text, add_special_tokens=add_special))
+
+    def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
+        """The text of `ids`, special tokens left out unless asked for."""
+        return str(
+            self._backend.decode(
+                list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> list[int]:
+        """The ids of a conversation ({"role", "content"} each) in the model's chat template.
+
+        Raises OptionError where the model has none, or the template refuses these messages.
+        """
+        if not self.has_chat_template:
+            raise OptionError(f"{self.name} has no chat template: give the prompt as plain text (--raw)")
+        try:
+            text = self._backend.apply_chat_template(
+                list(messages), add_generation_prompt=add_generation_prompt, tokenize=False
+            )
+        except Exception as error:  # templates raise whatever they like through jinja
+            raise OptionError(f"the chat template of {self.name} refuses these messages: {error}") from error
+        return self.encode(text, add_special=False)  # the template wrote the special tokens itself
+
+    @property
+    def has_chat_template(self) -> bool:
+        return bool(self._backend.chat_template)
+
+    @cached_property
+    def eos_ids(self) -> tuple[int, ...]:
+        """The ids that end a text: of generation_config.json, else config.json, and the tokenizer's own.
+
+        Each source may name none, one or several. Without repeats; () where there are none.
+        """
+        found: list[int] = []
+        for file in ("generation_config.json", "config.json"):
+            settings = storage.read_json(self._folder / file)
+            value = settings.get("eos_token_id") if isinstance(settings, dict) else None
+            if value is not None:
+                found += value if isinstance(value, list) else [value]
+                break
+        own = self._backend.eos_token_id
+        return tuple(dict.fromkeys([*found, *([] if own is None else [own])]))
+
+    @property
+    def bos_id(self) -> int | None:
+        id = self._backend.bos_token_id
+        return None if id is None else int(id)
+
+    @cached_property
+    def _tokens(self) -> dict[int, str]:
+        """Every token's spelling by id."""
+        return {int(id): str(token) for token, id in self._backend.get_vocab().items()}
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """One more than the highest id that is a token; a model's lm_head is often padded beyond it."""
+        return max(self._tokens, default=-1) + 1
+
+    def first_difference(self, other: Tokenizer) -> Difference | None:
+        """The first id the two spell differently, or None where they agree.
+
+        An id that one has as mere padding ("[PAD151700]") and the other lacks is no difference, so
+        vocabularies padded to different sizes agree. How text is split isn't compared: a drafter is given
+        ids, never text.
+        """
+        for id in range(max(self.vocab_size, other.vocab_size)):
+            mine, theirs = self._tokens.get(id), other._tokens.get(id)
+            if mine == theirs or (None in (mine, theirs) and PADDING.fullmatch(mine or theirs or "")):
+                continue
+            return Difference(id, mine, theirs)
+        return None
+
+    def require_same_as(self, draft: Tokenizer) -> None:
+        """Raises TokenizerMismatch, naming both and the first id that differs, unless the two agree."""
+        if difference := self.first_difference(draft):
+            raise TokenizerMismatch(
+                f"the tokenizers of {self.name} and {draft.name} differ: the id {difference.id} is "
+                f"{_spelled(difference.mine)} in {self.name} and {_spelled(difference.theirs)} in "
+                f"{draft.name}. A draft model needs the target's tokenizer: choose one of the same family"
+            )
+
+
+def _spelled(token: str | None) -> str:
+    return "no token" if token is None else repr(token)
