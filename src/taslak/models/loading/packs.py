@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -110,6 +111,7 @@ def _download(pack: Pack, progress: Progress | None) -> None:
             partial, digest = source()
             if digest == pack.sha256:
                 os.replace(partial, pack.path)
+                shutil.rmtree(folder / "hub", ignore_errors=True)
                 return
             partial.unlink()
             failures.append(
