@@ -1,1 +1,47 @@
-"""taslak: lossless speculative decoding of language models."""
+"""taslak: lossless speculative decoding of language models. The public names, nothing else.
+
+They are imported on first use: `import taslak` alone loads neither PyTorch nor transformers.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from taslak.core.sampling import Sampling
+    from taslak.engine import Answer, Comparison, Event, LanguageModel, load
+    from taslak.errors import TaslakError, UserError
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Answer": "taslak.engine",
+    "Comparison": "taslak.engine",
+    "Event": "taslak.engine",
+    "LanguageModel": "taslak.engine",
+    "Sampling": "taslak.core.sampling",
+    "TaslakError": "taslak.errors",
+    "UserError": "taslak.errors",
+    "load": "taslak.engine",
+}
+
+__all__ = [
+    "Answer",
+    "Comparison",
+    "Event",
+    "LanguageModel",
+    "Sampling",
+    "TaslakError",
+    "UserError",
+    "__version__",
+    "load",
+]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module = _HOME[name]
+    except KeyError:
+        raise AttributeError(f"module 'taslak' has no attribute {name!r}") from None
+    return getattr(import_module(module), name)

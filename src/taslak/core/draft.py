@@ -34,6 +34,10 @@ class Partial:
     hidden: Tensor
     rows: int
 
+    def starts(self, total: int) -> tuple[int, ...]:
+        """The first layer to run for each of `total` rows, root first."""
+        return (self.layer,) * self.rows + (0,) * (total - self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Draft:

@@ -1,1 +1,19 @@
 """Propose, forward, verify, commit: the one loop, for many sequences at once."""
+
+from __future__ import annotations
+
+from taslak.engine.compare import Comparison, Difference, answer_json
+from taslak.engine.language_model import LanguageModel, load
+from taslak.engine.sequence import Answer, Event, Request, Seconds
+
+__all__ = [
+    "Answer",
+    "Comparison",
+    "Difference",
+    "Event",
+    "LanguageModel",
+    "Request",
+    "Seconds",
+    "answer_json",
+    "load",
+]

@@ -52,7 +52,7 @@ class Pool:
         return 2 * layers * kv_heads * head_size * self.keys.element_size()
 
     def allocate(self, positions: int) -> Block:
-        """A block table with room for `positions`. Raises MemoryLimitError when the pool can't grow so far."""
+        """A block table with room for `positions`. Raises MemoryLimitError when the pool is full."""
         need = -(-positions // PAGE)
         run = self._run(need)
         if run is None:

@@ -1,0 +1,213 @@
+"""A second, smaller model with the same tokenizer drafts (Leviathan et al. 2023, Chen et al. 2023).
+
+Linear, or with `branch` > 1 a comb: the first child of each node is expanded, its siblings are leaves. All
+drawn children are kept, so the tree's shape never depends on what was drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from taslak.core.draft import EMPTY, ONE_HOT, ROOT, Draft
+from taslak.core.sampling import Distribution, distribution
+from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, register
+from taslak.errors import OptionError
+from taslak.models.cache import Block
+from taslak.models.decoder import chain_rows
+from taslak.models.target import Target
+
+_CHUNK = 512
+"""Rows of one catch-up pass."""
+
+_SPARE = 32
+"""Positions reserved past what is needed now, so that the cache is not replaced at every step."""
+
+
+@dataclass(slots=True)
+class _State:
+    """The draft model's cache of one sequence, and the tokens whose K/V it holds."""
+
+    cache: Block
+    tokens: list[int]
+
+
+@dataclass(slots=True)
+class _Growing:
+    """A draft under construction."""
+
+    view: View
+    budget: Budget
+    state: _State
+    branch: list[int] = field(default_factory=list)
+    """The expanded chain."""
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    q: list[Tensor] = field(default_factory=list)
+    q_row: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    tip: int = ROOT
+    """The node to expand next."""
+    joint: float = 1.0
+
+    @property
+    def done(self) -> bool:
+        return (
+            len(self.branch) >= self.budget.depth
+            or len(self.tokens) >= self.budget.nodes
+            or self.joint < self.budget.stop_below
+        )
+
+    def draft(self) -> Draft:
+        return Draft(
+            tokens=tuple(self.tokens),
+            parents=tuple(self.parents),
+            q=torch.stack(self.q) if self.q else None,
+            q_row=tuple(self.q_row) if self.q else (),
+            confidence=tuple(self.confidence),
+        )
+
+
+class DraftModel:
+    """Drafts with a model of its own cache; it learns what was kept from the view's tokens alone."""
+
+    needs = Needs()
+
+    def __init__(self, draft: Target, vocab_size: int, branch: int = 1) -> None:
+        """vocab_size: the target's; ids from there on are never drafted."""
+        self._model = draft
+        self._vocab_size = vocab_size
+        self._branch = branch
+
+    def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
+        growing = [
+            self._start(view, budget) if self._serves(view, budget) else None
+            for view, budget in zip(views, budgets, strict=True)
+        ]
+        active = [g for g in growing if g is not None]
+        if active:
+            logits = self._catch_up(active)  # [n, V]
+            while True:
+                for g, row in zip(active, logits, strict=True):
+                    self._expand(g, row)
+                keep = [g for g in active if not g.done]
+                if not keep:
+                    break
+                active = keep
+                batch = [chain_rows(g.state.cache, [g.branch[-1]], 1) for g in active]
+                logits = self._model.forward(batch).logits
+                for g in active:
+                    g.state.cache.keep([0])
+                    g.state.tokens.append(g.branch[-1])
+        return [EMPTY if g is None else g.draft() for g in growing]
+
+    def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
+        """Nothing to learn: the next `propose` sees the committed tokens."""
+
+    def lag(self, view: View) -> int:
+        return len(view.tokens) - (0 if view.state is None else _common(view.state.tokens, view.tokens))
+
+    def forget(self, view: View) -> None:
+        if view.state is not None:
+            view.state.cache.release()
+            view.state = None
+
+    def _serves(self, view: View, budget: Budget) -> bool:
+        return (
+            budget.depth > 0 and budget.nodes > 0 and len(view.tokens) + budget.depth <= self._model.context
+        )
+
+    def _start(self, view: View, budget: Budget) -> _Growing:
+        """Cut what is remembered to what is still true, and make room for this draft."""
+        state: _State | None = view.state
+        if state is not None:
+            # the last committed token is always run again: its logits are what the draft starts from
+            known = min(_common(state.tokens, view.tokens), len(view.tokens) - 1)
+            state.cache.crop(known)
+            del state.tokens[known:]
+        if state is None or state.cache.capacity < len(view.tokens) + budget.depth:
+            room = min(2 * len(view.tokens) + budget.depth + _SPARE, self._model.context + budget.depth)
+            self.forget(view)
+            state = view.state = _State(self._model.allocate(room), [])
+        return _Growing(view, budget, state)
+
+    def _catch_up(self, active: Sequence[_Growing]) -> Tensor:
+        """Run the committed tokens the cache lacks; logits after the last one. -> Float[n, V]."""
+        last: list[Tensor | None] = [None] * len(active)
+        while any(row is None for row in last):
+            batch, who = [], []
+            room = _CHUNK
+            for i, g in enumerate(active):
+                known = len(g.state.tokens)
+                chunk = g.view.tokens[known : known + max(room, 1)]
+                if last[i] is None and (room > 0 or len(g.view.tokens) - known == 1):
+                    ends = known + len(chunk) == len(g.view.tokens)
+                    batch.append(chain_rows(g.state.cache, chunk, int(ends)))
+                    who.append((i, chunk, ends))
+                    room -= len(chunk)
+            logits = self._model.forward(batch).logits
+            row = 0
+            for i, chunk, ends in who:
+                active[i].state.cache.keep(range(len(chunk)))
+                active[i].state.tokens += chunk
+                if ends:
+                    last[i] = logits[row]
+                    row += 1
+        return torch.stack([row for row in last if row is not None])
+
+    def _expand(self, g: _Growing, logits: Tensor) -> None:
+        """Draw the children of the tip and move on to the first. logits: [V]."""
+        view = g.view
+        row = logits[: self._vocab_size]
+        dist = distribution(row, view.tokens, g.branch, view.prompt_length, view.sampling)
+        position = view.position + len(g.branch)
+        width = min(self._branch, g.budget.nodes - len(g.tokens))
+        if view.sampling.greedy:
+            children = _best(row, dist, width)
+            drawn = False
+        else:
+            children = dist.top(width, view.key, view.stream, position)
+            drawn = view.exact_q
+        if drawn:
+            g.q.append(_padded(dist, self._vocab_size))
+        likely = torch.softmax(row[None], dim=-1)[0]
+        first = len(g.tokens)
+        for child in children:
+            g.tokens.append(child)
+            g.parents.append(g.tip)
+            g.q_row.append(len(g.q) - 1 if drawn else ONE_HOT)
+            g.confidence.append(g.joint * float(likely[child]))
+        g.tip, g.joint = first, g.confidence[first]
+        g.branch.append(children[0])
+
+
+def _best(row: Tensor, dist: Distribution, width: int) -> list[int]:
+    """The greedy choice, then the next largest logits as its siblings (one-hot: they are not drawn)."""
+    chosen = int(dist.ids[0])
+    if width == 1:
+        return [chosen]
+    runners_up = [int(i) for i in torch.topk(row, min(width, row.numel())).indices if int(i) != chosen]
+    return [chosen, *runners_up[: width - 1]]
+
+
+def _padded(dist: Distribution, vocab_size: int) -> Tensor:
+    """The distribution as a q row, Float32[V]."""
+    return dist.probabilities(vocab_size).float()
+
+
+def _common(known: Sequence[int], tokens: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    short = min(len(known), len(tokens))
+    if known[:short] == tokens[:short]:
+        return short
+    return next(i for i in range(short) if known[i] != tokens[i])
+
+
+@register("draft-model")
+def _build(target: Target, options: DrafterOptions) -> DraftModel:
+    if options.draft is None:
+        raise OptionError("method draft-model needs a draft model; name one with --draft")
+    return DraftModel(options.draft, target.vocab_size, options.branch)

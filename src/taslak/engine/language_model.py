@@ -1,0 +1,201 @@
+"""The front door: a target, a drafter and a tokenizer that answer prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import fields
+from typing import Any, overload
+
+import torch
+
+import taslak.drafters  # noqa: F401  (fills the registry)
+from taslak.core.sampling import Sampling
+from taslak.core.verify import VERIFIERS
+from taslak.drafters.base import REGISTRY, DrafterOptions, build
+from taslak.engine.compare import Comparison, compare
+from taslak.engine.scheduler import Scheduler
+from taslak.engine.sequence import Answer, Event, Request
+from taslak.engine.step import Engine, FixedGamma
+from taslak.errors import OptionError, PromptError
+from taslak.models.loading import DEFAULT_PACK, Notice, Progress
+from taslak.models.pretrained import Pretrained, load_pretrained
+
+Message = Mapping[str, str]
+Prompt = str | Seq[Message]
+"""Plain text, or chat messages of {"role", "content"}."""
+
+USES_DRAFT = frozenset({"draft-model", "fallback"})
+"""Methods that need a second model; the others refuse one rather than ignore it."""
+
+_SAMPLING = frozenset(f.name for f in fields(Sampling)) - {"eos"}
+
+
+class LanguageModel:
+    """Answers prompts, speculatively or plainly. Made by `load`."""
+
+    def __init__(
+        self,
+        target: Pretrained,
+        draft: Pretrained | None = None,
+        *,
+        method: str = "ngram",
+        gamma: int = 5,
+        verify: str = "coupled",
+        branch: int = 1,
+        lookup: str = "ngram",
+    ) -> None:
+        if verify not in VERIFIERS:
+            raise OptionError(f"verify is {verify!r}; expected one of {', '.join(VERIFIERS)}")
+        if draft is not None:
+            target.tokenizer.require_same_as(draft.tokenizer)
+        self.name = target.name
+        self.draft_name = None if draft is None else draft.name
+        self.method = method
+        self.gamma = gamma
+        self.branch = branch
+        self.verify = verify
+        self.dtype = target.dtype
+        self.tokenizer = target.tokenizer
+        self.target = target.decoder
+        options = DrafterOptions(draft=None if draft is None else draft.decoder, branch=branch, lookup=lookup)
+        self.drafter = build(method, target.decoder, options)
+        self.engine = Engine(target.decoder, self.drafter, FixedGamma(gamma, branch))
+
+    @overload
+    def generate(self, prompt: str, *, raw: bool = ..., **options: Any) -> Answer: ...
+    @overload
+    def generate(self, prompt: Seq[Prompt], *, raw: bool = ..., **options: Any) -> list[Answer]: ...
+
+    def generate(self, prompt: Prompt | Seq[Prompt], *, raw: bool = False, **options: Any) -> Any:
+        """Answer one prompt or many (many share every pass).
+
+        prompt:  text, a list of chat messages, or a list of either
+        raw:     continue the text as it is; otherwise the chat template is applied where the model has one
+        options: max_tokens (256; None = to the end of the context), stop (a string or several), seed, n
+                 (answers a prompt), speculate (True), and every field of `Sampling`: temperature, top_k, …
+
+        -> an Answer for one prompt, a list for several or for n > 1 (all answers of the first prompt first).
+        Raises PromptError, OptionError, MemoryLimitError. How drafts are verified, with the papers:
+        `taslak.core.verify`.
+        """
+        prompts, single = _listed(prompt)
+        n = int(options.get("n", 1))
+        requests = [r for p in prompts for r in self.requests(p, raw=raw, **options)]
+        scheduler = Scheduler(self.engine, self.tokenizer)
+        numbers = [scheduler.add(request) for request in requests]
+        answers = {number: event.answer for number, event in scheduler.run() if event.answer is not None}
+        ordered = [answers[number] for number in numbers]
+        return ordered[0] if single and n == 1 else ordered
+
+    def stream(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> Iterator[Event]:
+        """Answer one prompt step by step; the last event carries the Answer. Options as for `generate`
+        (n must be 1). Closing the iterator stops the answer and frees its memory."""
+        requests = self.requests(prompt, raw=raw, **options)
+        if len(requests) != 1:
+            raise OptionError("stream gives one answer; use generate for n > 1")
+        scheduler = Scheduler(self.engine, self.tokenizer)
+        scheduler.add(requests[0])
+        return (event for _, event in scheduler.run())
+
+    def compare(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> Comparison:
+        """Answer once plainly and once speculatively, with one seed, and say whether the texts are identical
+        and which was faster. Options as for `generate`, without n and speculate."""
+        return compare(self, prompt, raw=raw, **options)
+
+    def warm_up(self) -> None:
+        """Touch every weight once, so that the first timed answer does not pay for reading them."""
+        self.generate("a b a b a", raw=True, max_tokens=3)
+
+    def encode(self, prompt: Prompt, raw: bool = False) -> list[int]:
+        """Token ids of a prompt. Raises PromptError for an empty one or one of another kind."""
+        if isinstance(prompt, str):
+            if not prompt.strip():
+                raise PromptError("the prompt is empty; expected some text")
+            if raw or not self.tokenizer.has_chat_template:
+                return self.tokenizer.encode(prompt)
+            prompt = [{"role": "user", "content": prompt}]
+        if raw or not self.tokenizer.has_chat_template:
+            raise PromptError(f"{self.name} has no chat template to render messages with; give plain text")
+        return self.tokenizer.chat(prompt)
+
+    def requests(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> list[Request]:
+        """The requests `generate` would run for one prompt. Raises OptionError for an unknown option."""
+        own = {"max_tokens", "stop", "seed", "n", "speculate", "eos"}
+        unknown = options.keys() - own - _SAMPLING
+        if unknown:
+            known = ", ".join(sorted(own | _SAMPLING))
+            raise OptionError(f"no option {', '.join(sorted(unknown))}; known: {known}")
+        n = int(options.get("n", 1))
+        if n < 1:
+            raise OptionError(f"n is {n}; expected at least 1")
+        stop = options.get("stop", ())
+        ids = self.encode(prompt, raw)
+        return [
+            Request(
+                prompt=ids,
+                sampling=Sampling(**{k: v for k, v in options.items() if k in _SAMPLING}),
+                max_tokens=options.get("max_tokens", 256),
+                stop=(stop,) if isinstance(stop, str) else tuple(stop),
+                eos=tuple(options.get("eos", self.tokenizer.eos_ids)),
+                seed=options.get("seed"),
+                choice=choice,
+                verify=self.verify,
+                speculate=bool(options.get("speculate", True)),
+            )
+            for choice in range(n)
+        ]
+
+
+def load(
+    model: str = DEFAULT_PACK,
+    *,
+    draft: str | None = None,
+    method: str | None = None,
+    gamma: int = 5,
+    verify: str = "coupled",
+    branch: int = 1,
+    lookup: str = "ngram",
+    dtype: str = "float32",
+    draft_dtype: str | None = None,
+    exact: bool = False,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+    notice: Notice | None = None,
+) -> LanguageModel:
+    """Load a target and its drafter.
+
+    model, draft:  a folder of safetensors, a .gguf file, a Hub id or a pack's name
+    method:        a name of the drafter registry; None = "draft-model" where a draft is named, else "ngram"
+    gamma:         drafted depth of a step, 1 to 16
+    verify:        "coupled" (a seed's text is that of plain decoding) or "rejection" (the same distribution)
+    branch:        children a node of the draft (1 = linear); nodes a step = gamma · branch
+    exact:         the width-invariant reference mode: identical text guaranteed, slower
+    draft_dtype:   None = `dtype`
+
+    Raises the UserErrors of `taslak.errors`: what was given, what was expected, what to do.
+    """
+    method = method or ("draft-model" if draft else "ngram")
+    if method not in REGISTRY:
+        raise OptionError(f"method is {method!r}; expected one of {', '.join(sorted(REGISTRY))}")
+    if draft is not None and method not in USES_DRAFT:
+        raise OptionError(f"method {method} uses no draft model, but {draft} is named; leave one of them out")
+    if draft is None and method in USES_DRAFT:
+        raise OptionError(f"method {method} needs a draft model; name one with --draft")
+    FixedGamma(gamma, branch)  # a wrong γ is told before anything is downloaded
+    DrafterOptions(branch=branch, lookup=lookup)
+    common: dict[str, Any] = {"exact": exact, "device": device, "progress": progress, "notice": notice}
+    target = load_pretrained(model, dtype=dtype, **common)
+    drafting = load_pretrained(draft, dtype=draft_dtype or dtype, **common) if draft is not None else None
+    return LanguageModel(
+        target, drafting, method=method, gamma=gamma, verify=verify, branch=branch, lookup=lookup
+    )
+
+
+def _listed(prompt: Prompt | Seq[Prompt]) -> tuple[list[Prompt], bool]:
+    """The prompts, and whether it was a single one: a list of messages is one prompt."""
+    if isinstance(prompt, str):
+        return [prompt], True
+    if prompt and all(isinstance(part, Mapping) for part in prompt):
+        return [prompt], True  # type: ignore[list-item]
+    return list(prompt), False  # type: ignore[arg-type]

@@ -1,0 +1,220 @@
+"""One answer in the making: its tokens, its cache, when it stops, what has been counted.
+
+Commits tokens one at a time; what comes after the first stop never existed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from typing import Literal
+
+from taslak.core.counts import Counts
+from taslak.core.noise import Stream, fresh_seed, noise_key
+from taslak.core.sampling import Sampling
+from taslak.core.verify import VERIFIERS
+from taslak.drafters.base import View
+from taslak.engine.text import Decodes, TextStream
+from taslak.errors import OptionError, PromptError
+from taslak.models.cache import Block
+
+Finish = Literal["stop", "length", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is asked of the engine for one answer.
+
+    prompt:      token ids, at least one
+    max_tokens:  most tokens of the answer; None = to the end of the context
+    stop:        strings the answer ends before
+    eos:         token ids that end the answer (none, one or many); part of the ids, never of the text
+    seed:        None = drawn from the operating system, and reported
+    choice:      which of several answers to the same prompt this is
+    speculate:   False = plain decoding: the same walk with empty drafts
+    """
+
+    prompt: Seq[int]
+    sampling: Sampling = field(default_factory=Sampling)
+    max_tokens: int | None = 256
+    stop: Seq[str] = ()
+    eos: Seq[int] = ()
+    seed: int | None = None
+    choice: int = 0
+    verify: str = "coupled"
+    speculate: bool = True
+
+    def check(self, vocab_size: int, context: int) -> None:
+        """Raise PromptError or OptionError for what no answer can be made from."""
+        if not self.prompt:
+            raise PromptError("the prompt is empty; expected at least one token")
+        if len(self.prompt) >= context:
+            raise PromptError(
+                f"the prompt has {len(self.prompt)} tokens; the model's context is {context} and the answer "
+                "needs room in it. Shorten the prompt"
+            )
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise OptionError(f"max_tokens is {self.max_tokens}; expected at least 1")
+        if self.verify not in VERIFIERS:
+            raise OptionError(f"verify is {self.verify!r}; expected one of {', '.join(VERIFIERS)}")
+        sampling = self.sampling
+        for ids in (self.prompt, sampling.logit_bias, sampling.banned, sampling.forced):
+            for token in ids:
+                if not 0 <= token < vocab_size:
+                    raise OptionError(f"token id {token} is outside the vocabulary of {vocab_size}")
+
+
+@dataclass(slots=True)
+class Seconds:
+    """Wall-clock seconds of the steps a sequence took part in. `prefill` is the part of `pass_` spent on
+    passes that decided nothing for it."""
+
+    draft: float = 0.0
+    pass_: float = 0.0
+    other: float = 0.0
+    prefill: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.draft + self.pass_ + self.other
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished answer.
+
+    ids:            its tokens, the ending EOS included
+    accepted:       one flag a token: whether it came from a draft
+    finish_reason:  "stop" (EOS or a stop string), "length" (max_tokens or the context's end), "error"
+    dropped:        drafts thrown away because the drafter failed or proposed nonsense
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    accepted: tuple[bool, ...]
+    finish_reason: Finish
+    seed: int
+    prompt_tokens: int
+    counts: Counts
+    seconds: Seconds
+    dropped: int = 0
+    error: str | None = None
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens of the answer over all its time, prefill included."""
+        return len(self.ids) / self.seconds.total if self.seconds.total else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What one step decided for one sequence.
+
+    pieces:  text that became safe to show, each with whether the token that released it came from a draft
+    answer:  the finished answer on the last event, else None
+    """
+
+    tokens: tuple[int, ...]
+    accepted: tuple[bool, ...]
+    pieces: tuple[tuple[str, bool], ...]
+    answer: Answer | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(piece for piece, _ in self.pieces)
+
+
+class Sequence:
+    """A request being answered. `tokens` holds prompt and answer; the cache follows behind."""
+
+    def __init__(self, request: Request, cache: Block, tokenizer: Decodes, context: int) -> None:
+        self.request = request
+        self.cache = cache
+        self.seed = fresh_seed() if request.seed is None else request.seed
+        self.tokens = list(request.prompt)
+        self.accepted: list[bool] = []
+        self.counts = Counts()
+        self.seconds = Seconds()
+        self.dropped = 0
+        self.finish: Finish | None = None
+        self.error: str | None = None
+        room = context - len(self.tokens)
+        self._limit = room if request.max_tokens is None else min(room, request.max_tokens)
+        self._eos = frozenset(request.eos)
+        self._stream = TextStream(tokenizer, request.stop, before=self.tokens)
+        self._pieces: list[tuple[str, bool]] = []
+        self._told = 0
+        self.view = View(
+            tokens=self.tokens,
+            prompt_length=len(self.tokens),
+            sampling=request.sampling,
+            key=noise_key(self.seed, request.choice),
+            stream=Stream.TOKEN if request.verify == "coupled" else Stream.DRAFT,
+            exact_q=request.verify == "rejection",
+        )
+
+    @property
+    def pending(self) -> int:
+        """Committed tokens whose K/V is not in the cache yet: the prompt at first, then the last token."""
+        return len(self.tokens) - self.cache.length
+
+    @property
+    def left(self) -> int:
+        """Tokens the answer may still have."""
+        return self._limit - len(self.accepted)
+
+    def commit(self, token: int, accepted: bool) -> bool:
+        """Take one decided token; True when the answer ends with it."""
+        self.tokens.append(token)
+        self.accepted.append(accepted)
+        if token in self._eos:
+            return self._end("stop", accepted)
+        self._show(self._stream.push(token), accepted)
+        if self._stream.stopped:
+            return self._end("stop", accepted)
+        if self.left <= 0:
+            return self._end("length", accepted)
+        return False
+
+    def fail(self, message: str) -> None:
+        """End with an error; what was decided before stands."""
+        self.error = message
+        self._end("error", False)
+
+    def event(self) -> Event:
+        """What was decided since the last call."""
+        start, self._told = self._told, len(self.accepted)
+        pieces, self._pieces = tuple(self._pieces), []
+        prompt = self.view.prompt_length
+        return Event(
+            tokens=tuple(self.tokens[prompt + start :]),
+            accepted=tuple(self.accepted[start:]),
+            pieces=pieces,
+            answer=None if self.finish is None else self.answer(),
+        )
+
+    def answer(self) -> Answer:
+        """The finished answer. Only after `finish` is set."""
+        assert self.finish is not None
+        return Answer(
+            text=self._stream.text,
+            ids=tuple(self.tokens[self.view.prompt_length :]),
+            accepted=tuple(self.accepted),
+            finish_reason=self.finish,
+            seed=self.seed,
+            prompt_tokens=self.view.prompt_length,
+            counts=self.counts,
+            seconds=self.seconds,
+            dropped=self.dropped,
+            error=self.error,
+        )
+
+    def _show(self, text: str, accepted: bool) -> None:
+        if text:
+            self._pieces.append((text, accepted))
+
+    def _end(self, finish: Finish, accepted: bool) -> bool:
+        self._show(self._stream.finish(), accepted)
+        # text held back at the end may complete a stop string: that stop came first
+        self.finish = "stop" if self._stream.stopped and finish == "length" else finish
+        return True

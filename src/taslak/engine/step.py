@@ -1,0 +1,251 @@
+"""One step: propose, forward, verify, commit, for many sequences at once.
+
+The only decoding loop there is: plain decoding is this with an empty draft, prefill is this with a chunk of
+the prompt in front.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Protocol
+
+from torch import Tensor
+
+from taslak.core.draft import EMPTY, Draft
+from taslak.core.sampling import Distribution, distribution
+from taslak.core.verify import VERIFIERS
+from taslak.drafters.base import NOTHING, Budget, Drafter, Report
+from taslak.engine.sequence import Sequence
+from taslak.errors import DraftError, OptionError, SamplingError
+from taslak.models.target import Rows, Target
+
+log = logging.getLogger(__name__)
+
+CHUNK = 512
+"""Most committed tokens one pass takes in: longer prompts are prefilled in chunks of this."""
+
+
+class Policy(Protocol):
+    """How much each sequence may draft."""
+
+    @property
+    def max_nodes(self) -> int:
+        """Never more than this many drafted nodes a step and sequence; the cache keeps room for them."""
+        ...
+
+    def budgets(self, sequences: Seq[Sequence]) -> list[Budget]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedGamma:
+    """The same depth in every step, `branch` siblings at each. Raises OptionError for γ outside 1 … 16."""
+
+    gamma: int
+    branch: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.gamma <= 16:
+            raise OptionError(f"gamma is {self.gamma}; expected 1 to 16")
+
+    @property
+    def max_nodes(self) -> int:
+        return self.gamma * self.branch
+
+    def budgets(self, sequences: Seq[Sequence]) -> list[Budget]:
+        return [Budget(depth=self.gamma, nodes=self.max_nodes) for _ in sequences]
+
+
+@dataclass(slots=True)
+class _Turn:
+    """One sequence's part of a step."""
+
+    sequence: Sequence
+    take: int
+    """Committed tokens run in this pass."""
+    draft: Draft = EMPTY
+
+    @property
+    def decides(self) -> bool:
+        """Whether the pass reaches the last committed token; otherwise it is prefill."""
+        return self.take == self.sequence.pending
+
+    def rows(self) -> Rows:
+        """The committed tokens taken in as a chain, then the draft below the last of them."""
+        s, n, partial = self.sequence, self.take, self.draft.partial
+        if partial is None:
+            s.cache.crop(s.cache.length)  # nodes that a dropped early-exit draft left behind
+        start = s.cache.length
+        return Rows(
+            cache=s.cache,
+            tokens=[*s.tokens[start : start + n], *self.draft.tokens],
+            parents=[*range(-1, n - 1), *(n + parent for parent in self.draft.parents)],
+            first=0,
+            wanted=1 + len(self.draft) if self.decides else 0,
+            starts=() if partial is None else partial.starts(1 + len(self.draft)),
+            hidden=None if partial is None else partial.hidden,
+        )
+
+
+class Engine:
+    """Runs steps over the sequences it is given. `drafter` None decodes plainly."""
+
+    def __init__(self, target: Target, drafter: Drafter | None, policy: Policy) -> None:
+        self.target = target
+        self.drafter = drafter
+        self.policy = policy
+        self._features = drafter.needs.features if drafter is not None else ()
+        self._complained = False
+
+    def step(self, sequences: Seq[Sequence]) -> None:
+        """Advance every sequence by one pass; each must be unfinished."""
+        started = perf_counter()
+        turns = self._turns(sequences)
+        self._propose([turn for turn in turns if turn.decides])
+        drafted = perf_counter()
+        output = self.target.forward([turn.rows() for turn in turns], capture=self._features)
+        if self.target.device.type != "cpu":
+            output.logits.cpu()  # the pass is over when its logits are there, not when it was queued
+        passed = perf_counter()
+        reports = self._decide(turns, output.logits, output.features)
+        self._observe(turns, reports)
+        ended = perf_counter()
+        for turn in turns:
+            seconds = turn.sequence.seconds
+            seconds.draft += drafted - started
+            seconds.pass_ += passed - drafted
+            seconds.other += ended - passed
+            if not turn.sequence.accepted:
+                seconds.prefill += passed - drafted
+
+    def _turns(self, sequences: Seq[Sequence]) -> list[_Turn]:
+        """Share the pass: those with one pending token always go, prompts take what is left of the chunk."""
+        room = CHUNK
+        turns = []
+        for sequence in sorted(sequences, key=lambda s: s.pending):
+            take = min(sequence.pending, room)
+            if take:
+                turns.append(_Turn(sequence, take))
+                room -= take if sequence.pending > 1 else 0
+        return turns
+
+    def _propose(self, turns: Seq[_Turn]) -> None:
+        """Fill in the drafts. Whatever a drafter does wrong costs its draft and nothing else."""
+        drafting = [turn for turn in turns if turn.sequence.request.speculate]
+        if self.drafter is None or not drafting:
+            return
+        given = self.policy.budgets([turn.sequence for turn in drafting])
+        budgets = [_clamp(b, turn.sequence.left - 1) for b, turn in zip(given, drafting, strict=True)]
+        try:
+            drafts = self.drafter.propose([turn.sequence.view for turn in drafting], budgets)
+            if len(drafts) != len(drafting):
+                raise DraftError(f"{len(drafts)} drafts for {len(drafting)} sequences")
+        except Exception as error:
+            self._complain(error)
+            self._reset(drafting)
+            return
+        for turn, budget, draft in zip(drafting, budgets, drafts, strict=True):
+            try:
+                draft.check(self.target.vocab_size)
+                if draft.partial is not None and turn.take != 1:
+                    raise DraftError("lower layers were run for a draft whose root is still in the prompt")
+                if draft.depth > budget.depth or len(draft) > budget.nodes:
+                    raise DraftError(
+                        f"a draft of depth {draft.depth} and {len(draft)} nodes exceeds {budget}"
+                    )
+            except Exception as error:
+                self._complain(error)
+                turn.sequence.dropped += 1
+            else:
+                turn.draft = draft
+
+    def _decide(self, turns: Seq[_Turn], logits: Tensor, features: Mapping[str, Tensor]) -> list[Report]:
+        """Walk each draft, commit what the walk decides, keep the walked path in the cache."""
+        reports = []
+        wanted = row = 0
+        for turn in turns:
+            first, n = turn.sequence.cache.length, turn.take
+            kept = [*range(n)]
+            if turn.decides:
+                mine = logits[wanted : wanted + 1 + len(turn.draft)]  # [1 + N, V]
+                kept += [n + node for node in self._walk(turn, mine)]
+                wanted += mine.shape[0]
+            turn.sequence.cache.keep(kept)
+            reports.append(
+                Report(
+                    first=first,
+                    tokens=turn.sequence.tokens[first : first + len(kept)],
+                    features={name: f[[row + i for i in kept]] for name, f in features.items()},
+                )
+            )
+            row += n + len(turn.draft)
+        return reports
+
+    def _walk(self, turn: _Turn, logits: Tensor) -> list[int]:
+        """Verify and commit one draft; the accepted nodes. logits: [1 + N, V], the root's first."""
+        sequence, draft = turn.sequence, turn.draft
+        request, view = sequence.request, sequence.view
+
+        def p_at(node: int) -> Distribution:
+            # by the time a node is visited its whole branch has been committed
+            return distribution(logits[node + 1], sequence.tokens, (), view.prompt_length, request.sampling)
+
+        path: list[int] = []
+        bonus = False
+        try:
+            for decision in VERIFIERS[request.verify](draft, p_at, view.key, view.position):
+                if decision.node is None:
+                    bonus = True
+                else:
+                    path.append(decision.node)
+                if sequence.commit(decision.token, accepted=decision.node is not None):
+                    break
+        except SamplingError as error:
+            sequence.fail(str(error))
+        sequence.counts.record(draft, path, bonus)
+        return path
+
+    def _observe(self, turns: Seq[_Turn], reports: Seq[Report]) -> None:
+        if self.drafter is None:
+            return
+        try:
+            self.drafter.observe([turn.sequence.view for turn in turns], reports)
+        except Exception as error:
+            self._complain(error)
+            self._reset(turns)
+
+    def forget(self, sequence: Sequence) -> None:
+        """Free everything kept for a sequence. Calling it twice is harmless."""
+        sequence.cache.release()
+        if self.drafter is not None:
+            try:
+                self.drafter.forget(sequence.view)
+            except Exception as error:
+                self._complain(error)
+
+    def _reset(self, turns: Seq[_Turn]) -> None:
+        """After a failed call nothing a drafter remembers can be trusted: it starts afresh."""
+        for turn in turns:
+            turn.sequence.dropped += 1
+            try:
+                assert self.drafter is not None
+                self.drafter.forget(turn.sequence.view)
+            except Exception as error:
+                self._complain(error)
+            turn.sequence.view.state = None
+
+    def _complain(self, error: Exception) -> None:
+        """Once in the log; every time in the counts."""
+        if not self._complained:
+            self._complained = True
+            log.warning("the drafter failed; its drafts are dropped, the answer is unaffected: %s", error)
+
+
+def _clamp(budget: Budget, most: int) -> Budget:
+    """Never deeper than what may still be emitted besides the bonus."""
+    if most <= 0:
+        return NOTHING
+    return Budget(min(budget.depth, most), budget.nodes, budget.stop_below)

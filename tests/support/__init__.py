@@ -1,0 +1,1 @@
+"""Shared by the tests: tiny random models and scripted drafters."""
