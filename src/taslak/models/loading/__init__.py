@@ -63,7 +63,7 @@ def resolve(
             return folder
         source = fetch(pack, progress=progress, notice=notice)
         return converted.convert(source, dtype, digest=pack.sha256, progress=progress)
-    if path.is_dir():
+    if text and path.is_dir():
         huggingface.check_folder(path)
     if hub.is_hub_id(text) and not text.lower().endswith(".gguf"):
         return hub.snapshot(text, progress)

