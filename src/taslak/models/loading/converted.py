@@ -67,8 +67,21 @@ def convert(
 
 
 def source_digest(path: Path, progress: Progress | None = None) -> str:
-    """The SHA-256 of a local GGUF, remembered by its path, size and time of change."""
-    status = path.stat()
+    """The SHA-256 of a local GGUF, remembered by its path, size and time of change.
+
+    Raises CheckpointError for a file that can't be read or isn't a GGUF.
+    """
+    try:
+        status = path.stat()
+        with open(path, "rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    if magic != b"GGUF":
+        raise CheckpointError(
+            f"{path} is not a GGUF file: expected one, or a folder in the Hugging Face layout "
+            "(for a single .safetensors file, give the folder it lies in)"
+        )
     memory = storage.make_folder(storage.cache_home()) / "digests.json"
     known = storage.read_json(memory)
     known = known if isinstance(known, dict) else {}
@@ -78,7 +91,8 @@ def source_digest(path: Path, progress: Progress | None = None) -> str:
         return str(entry["sha256"])
     digest = file_digest(path, progress)
     # Two processes may lose each other's entry here; that costs a hash later, nothing else.
-    storage.write_json(memory, known | {key: {"stamp": stamp, "sha256": digest}})
+    with storage.full_disk_is_an_error(memory.parent, memory.name):
+        storage.write_json(memory, known | {key: {"stamp": stamp, "sha256": digest}})
     return digest
 
 

@@ -122,7 +122,8 @@ def _load_file(path: Path, dtype: torch.dtype) -> dict[str, Tensor]:
     except (SafetensorError, OSError, ValueError) as error:
         where = f" (at the tensor {name})" if name else ""
         raise CheckpointError(
-            f"{path} is not a whole safetensors file{where}: {error}; it may be truncated, fetch it again"
+            f"{path} is not a whole safetensors file{where}: {error}; "
+            "it may be truncated, delete it and fetch it again"
         ) from error
     return tensors
 

@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +67,7 @@ def require_free(folder: Path, needed: int, what: str) -> None:
 
 @contextlib.contextmanager
 def full_disk_is_an_error(folder: Path, what: str) -> Iterator[None]:
-    """Turns the system's write failures inside the block (disk filled up meanwhile) into DiskError."""
+    """Turns write failures inside the block (no permission, disk filled up meanwhile) into DiskError."""
     try:
         yield
     except OSError as error:
@@ -84,7 +85,9 @@ def locked(target: Path, progress: Progress | None = None) -> Iterator[None]:
     behind never blocks anyone. After waiting, the caller must look again whether the work is done.
     """
     make_folder(target.parent)
-    with open(target.with_name(target.name + ".lock"), "a+b") as file:
+    with full_disk_is_an_error(target.parent, "a lock file"):
+        file = open(target.with_name(target.name + ".lock"), "a+b")  # noqa: SIM115, closed below
+    with file:
         while not _try_lock(file.fileno()):
             if progress is not None:
                 progress(f"waiting for another process to finish {target.name}", 0, None)
@@ -114,7 +117,7 @@ else:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes `value` as JSON so that a reader sees the old file or the new one, never half of it."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
     partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(partial, path)
 

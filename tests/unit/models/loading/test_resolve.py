@@ -71,5 +71,5 @@ def test_a_folder_that_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_model(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a model")
-    with pytest.raises(CheckpointError, match=r"notes.txt is not a whole GGUF file"):
+    with pytest.raises(CheckpointError, match=r"notes.txt is not a GGUF file: expected one, or a folder"):
         resolve(tmp_path / "notes.txt", dtype=torch.float32)
