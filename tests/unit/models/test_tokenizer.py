@@ -79,6 +79,12 @@ def test_chat(make: Make) -> None:
         tokenizer.chat([{"role": "odd", "content": "ab"}])
 
 
+def test_a_chat_template_in_a_file_of_its_own(make: Make, tmp_path: Path) -> None:
+    tokenizer = make()
+    (tmp_path / "model" / "chat_template.jinja").write_text(TEMPLATE)
+    assert tokenizer.chat([{"role": "user", "content": "ab"}]) == [5, 4, 6, 5]
+
+
 def test_a_base_model_has_no_chat(make: Make) -> None:
     tokenizer = make()
     assert not tokenizer.has_chat_template

@@ -6,6 +6,7 @@ holds here too. They are only ever read as zip archives: nothing of them is inst
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import os
@@ -96,11 +97,10 @@ class _Reporter:
         if self._progress is None:
             return
         received = self.appended
-        for path in self._folder.rglob("*"):
-            try:
-                received += path.stat().st_size if path.is_file() else 0
-            except OSError:  # pip moved it meanwhile
-                continue
+        for folder, _, files in os.walk(self._folder):
+            for file in files:
+                with contextlib.suppress(OSError):  # pip moved it meanwhile
+                    received += os.stat(os.path.join(folder, file)).st_size
         self._shown = max(self._shown, min(received, self._size))
         self._progress(self._what, self._shown, self._size)
 
@@ -114,7 +114,8 @@ def _wheels(requirements: Sequence[str], folder: Path, report: _Reporter) -> Ite
         while running or upcoming:
             while upcoming and len(running) < PIPS_AT_ONCE:
                 index, requirement = upcoming.pop(0)
-                running.append(pool.submit(_pip_download, requirement, folder / str(index)))
+                # A pip orphaned by a killed run may still be writing: it has a folder of its own.
+                running.append(pool.submit(_pip_download, requirement, folder / f"{os.getpid()}-{index}"))
             while not wait(running[:1], timeout=0.2).done:
                 report()
             wheel = running.pop(0).result()
