@@ -5,6 +5,7 @@ Knows nothing about who proposed it or how it will be judged.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -123,14 +124,16 @@ class Draft:
         for node, token in enumerate(self.tokens):
             if not 0 <= token < vocab_size:
                 raise DraftError(f"node {node} is token {token}, outside the vocabulary of {vocab_size}")
-        if all(row == ONE_HOT for row in self.q_row):
-            return
         if self.q is None:
-            raise DraftError("tokens are said to be drawn, but the draft carries no q")
+            if any(row != ONE_HOT for row in self.q_row):
+                raise DraftError("tokens are said to be drawn, but the draft carries no q")
+            return
         if self.q.dim() != 2 or self.q.shape[1] != vocab_size:
             raise DraftError(f"q is {tuple(self.q.shape)}, expected [parents, {vocab_size}]")
-        if not bool(torch.isfinite(self.q).all()) or bool((self.q < 0).any()):
-            raise DraftError("q holds a negative or non-finite probability")
+        if self.q.numel():
+            low, high = (float(end) for end in torch.aminmax(self.q))  # either is NaN if any entry is
+            if not (low >= 0.0 and high < math.inf):
+                raise DraftError("q holds a negative or non-finite probability")
         for node, row in enumerate(self.q_row):
             if row != ONE_HOT and not 0 <= row < self.q.shape[0]:
                 raise DraftError(f"node {node} was drawn from q row {row} of {self.q.shape[0]}")

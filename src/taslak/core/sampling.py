@@ -20,8 +20,8 @@ from taslak.errors import OptionError, SamplingError
 GREEDY_BELOW = 1e-5
 """Temperatures under this are greedy: dividing by them would only overflow."""
 
-_TOP_P_CANDIDATES = 1024
-"""Sorting 150k logits costs ten times the rest of the pipeline; the nucleus nearly always lies in these."""
+_TOP_P_CANDIDATES = (1024, 16384)
+"""Sorting 150k logits costs ten times the rest of the pipeline; the nucleus nearly always lies in so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,9 @@ class Sampling:
         ):
             if not math.isfinite(value) or not low <= value <= high:
                 raise OptionError(f"{name} is {value}; expected a finite number from {low} to {high}")
+        for token, bias in self.logit_bias.items():
+            if math.isnan(bias) or bias == math.inf:
+                raise OptionError(f"logit_bias of token {token} is {bias}; expected a number, 100 forces")
 
     @property
     def greedy(self) -> bool:
@@ -111,8 +114,9 @@ class Distribution:
         """The k largest of z + noise, largest first: k draws without replacement (Gumbel-top-k, Kool et
         al. 2019); its first is `draw`. Fewer where the support is smaller."""
         noisy = self.z + gumbel(key, stream, position, self.ids)
-        order = torch.sort(noisy, descending=True, stable=True).indices[:k]
-        return [int(i) for i in self.ids[order]]
+        largest = _largest(noisy, min(k, noisy.numel()))
+        order = torch.sort(noisy[largest], descending=True, stable=True).indices
+        return [int(i) for i in self.ids[largest[order]]]
 
     def probabilities(self, vocab_size: int) -> Tensor:
         """Float64[V], zero outside the support, summing to one."""
@@ -148,12 +152,13 @@ def distribution(
     """
     row = logits.float()
     answered = len(committed) - prompt_length + len(branch)  # answer tokens before the one chosen here
+    bans = sampling.banned + (sampling.eos if answered < sampling.min_tokens else ())
+    if sampling.forced or sampling.penalised or sampling.logit_bias or bans:
+        _check(float(row.max()))  # before a ban can hide a NaN
     if answered < len(sampling.forced):
-        _check(float(row.max()))
         return _only(sampling.forced[answered], row)
     if sampling.penalised:
         row = _penalise(row, [*committed, *branch], prompt_length, sampling)
-    bans = sampling.banned + (sampling.eos if answered < sampling.min_tokens else ())
     if sampling.logit_bias or bans:
         row = _bias(row, sampling.logit_bias, bans)
     best, index = torch.max(row, dim=-1)
@@ -181,7 +186,7 @@ def _penalise(row: Tensor, context: Sequence[int], prompt_length: int, sampling:
     """Penalties by what stands before the row. row: [V] -> [V]."""
     row = row.clone()
     if sampling.repetition_penalty != 1.0:
-        seen = torch.tensor(sorted(set(context)), device=row.device)
+        seen = torch.tensor(sorted(set(context)), dtype=torch.int64, device=row.device)
         old = row[seen]
         r = sampling.repetition_penalty
         row[seen] = torch.where(old > 0, old / r, old * r)
@@ -208,8 +213,9 @@ def _bias(row: Tensor, bias: Mapping[int, float], bans: Sequence[int]) -> Tensor
         kept = row[forced]
         row.fill_(-math.inf)
         row[forced] = kept
-    for token, value in bias.items():
-        row[token] += -math.inf if value <= -100.0 else value
+    if bias:
+        values = [-math.inf if value <= -100.0 else value for value in bias.values()]
+        row[list(bias)] += torch.tensor(values, dtype=row.dtype, device=row.device)
     if bans:
         row[list(bans)] = -math.inf
     return row
@@ -217,9 +223,11 @@ def _bias(row: Tensor, bias: Mapping[int, float], bans: Sequence[int]) -> Tensor
 
 def _cut(row: Tensor, largest: float, sampling: Sampling) -> Distribution:
     """Temperature, top-k, top-p, min-p. row: Float32[V], its largest value finite."""
-    ids = (row > -math.inf).nonzero()[:, 0]
-    if sampling.top_k and sampling.top_k < ids.numel():
-        ids = ids[_largest(row[ids], sampling.top_k)]
+    if 0 < sampling.top_k < row.numel():
+        ids = _largest(row, sampling.top_k)
+        ids = ids[row[ids] > -math.inf]
+    else:
+        ids = (row > -math.inf).nonzero()[:, 0]
     z = (row[ids].double() - largest) / sampling.temperature
     if sampling.top_p < 1.0:
         keep = _nucleus(row[ids], z, sampling.top_p)
@@ -232,10 +240,15 @@ def _cut(row: Tensor, largest: float, sampling: Sampling) -> Distribution:
 
 def _largest(values: Tensor, k: int) -> Tensor:
     """Indices of the k largest values, ascending; ties go to the lower index. values: [S] -> Int64[k]."""
-    threshold = torch.topk(values, k).values[-1]
-    above = (values > threshold).nonzero()[:, 0]
-    at = (values == threshold).nonzero()[: k - above.numel(), 0]
-    return torch.cat((above, at)).sort().values
+    threshold = torch.topk(values, k).values[-1] if k else math.inf
+    at_least = (values >= threshold).nonzero()[:, 0]
+    surplus = at_least.numel() - k
+    if surplus > 0:
+        ties = (values[at_least] == threshold).nonzero()[:, 0]
+        keep = torch.ones_like(at_least, dtype=torch.bool)
+        keep[ties[-surplus:]] = False
+        at_least = at_least[keep]
+    return at_least
 
 
 def _nucleus(logits: Tensor, z: Tensor, top_p: float) -> Tensor:
@@ -245,10 +258,14 @@ def _nucleus(logits: Tensor, z: Tensor, top_p: float) -> Tensor:
     """
     p = torch.softmax(z[None], dim=-1)[0]
     candidates = torch.arange(z.numel(), device=z.device)
-    if z.numel() > _TOP_P_CANDIDATES:
-        head = _largest(logits, _TOP_P_CANDIDATES)
+    for size in _TOP_P_CANDIDATES:
+        if size >= z.numel():
+            break
+        head = _largest(logits, size)
         if float(p[head].sum()) > top_p:
             candidates = head
+            break
     order = candidates[torch.sort(logits[candidates], descending=True, stable=True).indices]
-    before = torch.cumsum(p[order], dim=0) - p[order]
-    return order[before < top_p].sort().values
+    reached = torch.cumsum(p[order], dim=0)
+    fewest = int((reached < top_p).sum()) + 1  # the token that crosses top_p included
+    return order[:fewest].sort().values
