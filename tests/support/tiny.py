@@ -51,3 +51,12 @@ def tiny_model(
     config = tiny_config(**changes)  # type: ignore[arg-type]
     weights = {name: weight.to(dtype) for name, weight in random_weights(config, seed, scale).items()}
     return Decoder(config, weights, vocab_size=vocab_size, exact=exact)
+
+
+def near_model(seed: int = 0, noise: float = 0.05, *, exact: bool = True, **changes: object) -> Decoder:
+    """A model that mostly agrees with tiny_model(seed): the same weights, a little disturbed."""
+    config = tiny_config(**changes)  # type: ignore[arg-type]
+    weights = random_weights(config, seed)
+    other = random_weights(config, seed + 1000)
+    mixed = {name: weight + noise * other[name] for name, weight in weights.items()}
+    return Decoder(config, mixed, exact=exact)
