@@ -58,7 +58,7 @@ def test_contributing_gives_every_dependency_a_reason() -> None:
 @pytest.mark.parametrize("script", ["tables", "cli-docs"])
 def test_generated_text_is_current(script: str) -> None:
     done = subprocess.run(
-        [sys.executable, ROOT / "scripts" / script, "--check"], capture_output=True, text=True
+        [sys.executable, ROOT / "scripts" / script, "--check"], check=False, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
 

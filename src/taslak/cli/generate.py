@@ -1,0 +1,228 @@
+"""`taslak generate`: one prompt, with speculation, without, or both."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taslak.cli import rendering
+from taslak.cli.options import DEFAULT_MODEL, Model
+from taslak.errors import OptionError, PromptError, SamplingError
+
+if TYPE_CHECKING:
+    from taslak.engine import Answer, LanguageModel
+
+DRAFTING, SAMPLING, OUTPUT = "Speculation", "Sampling", "Output"
+
+EXCLUDING = [
+    ("--plain", "--compare"),
+    ("--plain", "--draft"),
+    ("--plain", "--method"),
+    ("--show", "--compare"),
+    ("--show", "--json"),
+]
+"""Of these pairs one would silently do nothing."""
+
+
+def generate(
+    prompt: Annotated[
+        str, typer.Argument(metavar="PROMPT|-", help="The prompt; - reads it from standard input.")
+    ],
+    model: Model = DEFAULT_MODEL,
+    dtype: Annotated[
+        str, typer.Option(help="Weights, cache and arithmetic.", metavar="float32|bfloat16")
+    ] = "float32",
+    device: Annotated[
+        str, typer.Option(help="Where to run, as PyTorch names it.", metavar="cpu|cuda")
+    ] = "cpu",
+    exact: Annotated[
+        bool, typer.Option("--exact", help="The same bits whatever is computed side by side; slower.")
+    ] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="Don't put the prompt into the chat template.")] = False,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help="ngram, suffix, draft-model or fallback. Default: draft-model with --draft, else ngram.",
+            metavar="NAME",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = None,
+    draft: Annotated[
+        str | None,
+        typer.Option(
+            help="A smaller model with the same tokenizer.", metavar="NAME", rich_help_panel=DRAFTING
+        ),
+    ] = None,
+    gamma: Annotated[
+        int, typer.Option(help="Drafted depth of a pass, 1 to 16.", rich_help_panel=DRAFTING)
+    ] = 5,
+    branch: Annotated[
+        int,
+        typer.Option(help="Children of a node of the draft; 1 is a linear draft.", rich_help_panel=DRAFTING),
+    ] = 1,
+    verify: Annotated[
+        str,
+        typer.Option(
+            help="coupled: the same text as without speculation. rejection: the same distribution.",
+            metavar="coupled|rejection",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = "coupled",
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Decode without speculation.", rich_help_panel=DRAFTING)
+    ] = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Decode both ways; say whether the texts are identical, and the speed ratio.",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = False,
+    temperature: Annotated[
+        float, typer.Option(help="Divides the logits; 0 is greedy.", rich_help_panel=SAMPLING)
+    ] = 0.0,
+    top_k: Annotated[
+        int, typer.Option(help="Keep the k likeliest tokens; 0 is off.", rich_help_panel=SAMPLING)
+    ] = 0,
+    top_p: Annotated[
+        float,
+        typer.Option(
+            help="Keep the smallest set of likeliest tokens with this probability; 1 is off.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = 1.0,
+    min_p: Annotated[
+        float,
+        typer.Option(
+            help="Keep tokens with this share of the likeliest one's probability; 0 is off.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = 0.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            help="Makes a sampled answer repeatable; without it one is drawn and shown.",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None,
+    max_tokens: Annotated[
+        int, typer.Option(help="Most tokens of the answer.", rich_help_panel=SAMPLING)
+    ] = 256,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="End the answer before this text; may be given several times.",
+            metavar="TEXT",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None,
+    show: Annotated[
+        bool,
+        typer.Option("--show", help="Colour accepted draft tokens and bonus tokens.", rich_help_panel=OUTPUT),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
+    ] = False,
+) -> None:
+    """Answer a prompt. The text goes to standard output as it is decided, figures to standard error."""
+    given = {
+        "--plain": plain,
+        "--compare": compare,
+        "--draft": draft is not None,
+        "--method": method is not None,
+        "--show": show,
+        "--json": as_json,
+    }
+    for first, second in EXCLUDING:
+        if given[first] and given[second]:
+            raise OptionError(f"{first} and {second} exclude each other; give one of them")
+    text = _read(prompt)
+    with rendering.ProgressBar() as progress:
+        import taslak
+
+        language_model = taslak.load(
+            model,
+            draft=draft,
+            method=method,
+            gamma=gamma,
+            verify=verify,
+            dtype=dtype,
+            exact=exact,
+            branch=branch,
+            device=device,
+            progress=progress,
+        )
+    request: dict[str, Any] = {
+        "max_tokens": max_tokens,
+        "stop": tuple(stop or ()),
+        "seed": seed,
+        "raw": raw,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+    }
+    if compare:
+        _compare(language_model, text, request, as_json=as_json)
+    else:
+        _answer(language_model, text, request, speculate=not plain, show=show, as_json=as_json)
+
+
+def _read(prompt: str) -> str:
+    """The prompt itself, or standard input for `-`; the newline that ends its last line is not part of it."""
+    if prompt != "-":
+        return prompt
+    try:
+        return sys.stdin.read().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"standard input is not text in {error.encoding}: {error.reason}") from error
+
+
+def _answer(
+    model: LanguageModel, prompt: str, request: dict[str, Any], *, speculate: bool, show: bool, as_json: bool
+) -> None:
+    """One way: the text as it is decided, or one JSON object; then what was used and the figures."""
+    from taslak.engine import answer_json
+
+    if as_json:
+        answer = model.generate(prompt, speculate=speculate, **request)
+        used = answer_json(
+            answer,
+            method=model.method if speculate else "plain",
+            gamma=model.gamma if speculate else 0,
+            verify=model.verify,
+            dtype=model.dtype,
+        )
+        print(json.dumps(used, ensure_ascii=False))
+    else:
+        answer = _stream(model, prompt, show=show, speculate=speculate, **request)
+    rendering.note(rendering.settings(model, answer, speculate=speculate))
+    rendering.note(rendering.figures(answer))
+    if answer.error is not None:
+        raise SamplingError(answer.error)
+
+
+def _stream(model: LanguageModel, prompt: str, *, show: bool, **request: Any) -> Answer:
+    """Writes the text as it is decided and returns the finished answer."""
+    writer = rendering.ColouredText() if show else rendering.PlainText()
+    for event in model.stream(prompt, **request):
+        for piece, accepted in event.pieces:
+            writer.write(piece, accepted)
+    writer.close()
+    assert event.answer is not None
+    return event.answer
+
+
+def _compare(model: LanguageModel, prompt: str, request: dict[str, Any], *, as_json: bool) -> None:
+    """Both ways: the speculative text, or one JSON object; then both figures and the verdict."""
+    comparison = model.compare(prompt, **request)
+    if as_json:
+        print(json.dumps(comparison.as_json(), ensure_ascii=False))
+    else:
+        print(comparison.speculative.text)
+    rendering.note(rendering.settings(model, comparison.speculative))
+    rendering.comparison(comparison)

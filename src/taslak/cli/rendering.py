@@ -1,0 +1,203 @@
+"""How settings, figures, progress and coloured text look. All but the answer goes to standard error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress, TaskID
+
+    from taslak.engine import Answer, Comparison, LanguageModel
+
+SEPARATOR = " · "
+ACCEPTED, BONUS = "green", "yellow"
+
+
+def note(text: str) -> None:
+    """One line for the person, not for the pipe."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def settings(model: LanguageModel, answer: Answer, *, speculate: bool = True) -> str:
+    """What was really used: model, method, γ, verification, dtype, seed."""
+    how = [model.method, f"γ {model.gamma}", model.verify] if speculate else ["plain"]
+    return SEPARATOR.join([model.name, *how, model.dtype, f"seed {answer.seed}"])
+
+
+def figures(answer: Answer) -> str:
+    """The closing line: how much, how fast, how often the drafts were right, where the time went."""
+    counts, seconds = answer.counts, answer.seconds
+    return SEPARATOR.join(
+        [
+            f"{len(answer.ids)} tokens",
+            f"{answer.tokens_per_second:.1f} tokens/s",
+            f"{counts.passes} passes",
+            f"acceptance rate {number(counts.acceptance_rate)}",
+            f"α {number(counts.alpha)}",
+            f"1+α {number(counts.theoretical_speedup)}",
+            f"seconds in draft {seconds.draft:.2f} / pass {seconds.pass_:.2f} / other {seconds.other:.2f}",
+        ]
+    )
+
+
+def number(value: float | None) -> str:
+    """Two decimals; a dash where there is nothing to divide by."""
+    return "–" if value is None else f"{value:.2f}"
+
+
+def comparison(result: Comparison) -> None:
+    """Both closing lines, whether the texts are identical and where they part if not, the speed ratio."""
+    note(f"plain        {figures(result.plain)}")
+    note(f"speculative  {figures(result.speculative)}")
+    note(SEPARATOR.join([verdict(result), f"speculative is {result.speedup:.2f} times as fast"]))
+
+
+def verdict(result: Comparison) -> str:
+    """ "identical", or why the texts are not."""
+    if result.identical:
+        return "identical"
+    at = result.difference
+    if at is None:
+        return "not identical (rejection verification keeps the distribution, not the text)"
+    alone, together = at.margins
+    reason = "a near-tie" if at.near_tie else "NOT a near-tie: please report this"
+    return (
+        f"not identical: they part at token {at.position}, {reason} "
+        f"(margin of the two best scores {alone:.1e} alone, {together:.1e} among other rows)"
+    )
+
+
+class PlainText:
+    """An answer on standard output as it is decided."""
+
+    def __init__(self) -> None:
+        self._last = "\n"
+
+    def write(self, text: str, accepted: bool) -> None:  # noqa: ARG002, the same call as ColouredText's
+        """The next piece."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        self._last = text[-1:] or self._last
+
+    def close(self) -> None:
+        """Ends the last line where the answer has not done so."""
+        if self._last != "\n":
+            sys.stdout.write("\n")
+        sys.stdout.flush()
+
+
+class ColouredText:
+    """The same with accepted draft tokens and bonus tokens told apart.
+
+    Where the output has no colours, runs of accepted tokens stand in ‹ › instead.
+    """
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+        self._colours = self._console.color_system is not None and not self._console.no_color
+        self._plain = PlainText()
+        self._open = False
+
+    def write(self, text: str, accepted: bool) -> None:
+        """The next piece: text of accepted draft tokens, or of a token the model gave by itself."""
+        if self._colours:
+            from rich.text import Text
+
+            self._console.print(Text(text, style=ACCEPTED if accepted else BONUS), end="")
+            self._console.file.flush()
+        elif accepted != self._open:
+            self._plain.write(("‹" if accepted else "›") + text, accepted)
+            self._open = accepted
+        else:
+            self._plain.write(text, accepted)
+
+    def close(self) -> None:
+        """Ends the last run and prints the legend."""
+        from rich.text import Text
+
+        if self._open:
+            self._plain.write("›", False)
+        if self._colours:
+            self._console.print()
+        self._plain.close()
+        legend = Text("legend: ")
+        legend.append("accepted draft tokens" if self._colours else "‹accepted draft tokens›", ACCEPTED)
+        legend.append(", ").append("bonus tokens", BONUS).append(" (the model's own)")
+        error_console().print(legend)
+
+
+def error_console() -> Console:
+    """A console on standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def heading(text: str) -> None:
+    """A line across standard output."""
+    from rich.console import Console
+    from rich.rule import Rule
+
+    Console(highlight=False).print(Rule(text, align="left", characters="─"))
+
+
+def table(columns: Iterable[str], rows: Iterable[Iterable[str]], *, right: Iterable[int] = ()) -> None:
+    """A table on standard output; `right` numbers the columns that hold figures."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    figures = set(right)
+    grid = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for i, column in enumerate(columns):
+        grid.add_column(column, justify="right" if i in figures else "left", no_wrap=True)
+    for row in rows:
+        grid.add_row(*row)
+    Console(highlight=False, markup=False, emoji=False).print(grid)
+
+
+class ProgressBar:
+    """Downloads and conversions on standard error: a bar on a terminal, a line each elsewhere."""
+
+    def __init__(self) -> None:
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = error_console()
+        self._bar: Progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=True,
+        )
+        self._task: TaskID | None = None
+        self._what = ""
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        """See `taslak.models.loading.storage.Progress`."""
+        if what != self._what:
+            self._what = what
+            if not self._console.is_terminal:
+                note(f"{what} …")
+                return
+            self._bar.start()
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(what, total=total)
+        if self._task is not None:
+            self._bar.update(self._task, completed=done, total=total)
+
+    def __enter__(self) -> ProgressBar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
