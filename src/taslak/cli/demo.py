@@ -17,16 +17,18 @@ MAX_TOKENS = 100
 
 PROMPTS = {
     "code edit": """\
-Rewrite this configuration with "port" set to 9090. Change nothing else.
+Translate this Python code to JavaScript. Show only the code.
 
-{
-  "host": "localhost",
-  "port": 8080,
-  "user": "admin",
-  "database": "customers",
-  "timeout": 30
-}
-""",
+```python
+def add(a, b):
+    return a + b
+
+def subtract(a, b):
+    return a - b
+
+def multiply(a, b):
+    return a * b
+```""",
     "extraction": """\
 List every name with its e-mail address from this text.
 
@@ -42,41 +44,31 @@ def demo() -> None:
         import taslak
 
         model = taslak.load(DEFAULT_MODEL, method=METHOD, progress=progress)
-    rows = []
+    columns = []
     for name, prompt in PROMPTS.items():
         rendering.heading(name)
-        print(prompt.strip(), flush=True)
+        print(prompt, flush=True)
         rendering.note("(decoding it both ways …)")
         comparison = model.compare(prompt, max_tokens=MAX_TOKENS)
         rendering.heading(f"{name}: the answer")
         print(comparison.speculative.text.strip())
-        rows.append([name, *_row(comparison)])
+        columns.append(_column(comparison))
     print()
-    rendering.table(COLUMNS, rows, right=range(1, len(COLUMNS)))
+    rows = [[figure, *(column[figure] for column in columns)] for figure in columns[0]]
+    rendering.table(["", *PROMPTS], rows, right=range(1, len(columns) + 1))
     print(f"{model.name}, method {model.method}, γ {model.gamma}, {model.verify}, {model.dtype}, greedy")
 
 
-COLUMNS = [
-    "prompt",
-    "tokens",
-    "plain\ntokens/s",
-    "speculative\ntokens/s",
-    "speed-up",
-    "tokens\na pass",
-    "acceptance\nrate",
-    "identical",
-]
-
-
-def _row(comparison: Comparison) -> list[str]:
+def _column(comparison: Comparison) -> dict[str, str]:
+    """One prompt's figures by name."""
     plain, speculative = comparison.plain, comparison.speculative
     near_tie = comparison.difference is not None and comparison.difference.near_tie
-    return [
-        str(len(speculative.ids)),
-        f"{plain.tokens_per_second:.1f}",
-        f"{speculative.tokens_per_second:.1f}",
-        f"{comparison.speedup:.2f}",
-        rendering.number(speculative.counts.tau),
-        rendering.number(speculative.counts.acceptance_rate),
-        "yes" if comparison.identical else "near-tie" if near_tie else "NO",
-    ]
+    return {
+        "tokens": str(len(speculative.ids)),
+        "plain, tokens/s": f"{plain.tokens_per_second:.1f}",
+        "speculative, tokens/s": f"{speculative.tokens_per_second:.1f}",
+        "speed-up": f"{comparison.speedup:.2f}",
+        "tokens a pass": rendering.number(speculative.counts.tau),
+        "acceptance rate": rendering.number(speculative.counts.acceptance_rate),
+        "identical": "yes" if comparison.identical else "near-tie" if near_tie else "NO",
+    }

@@ -57,11 +57,15 @@ def generate(
         ),
     ] = None,
     gamma: Annotated[
-        int, typer.Option(help="Drafted depth of a pass, 1 to 16.", rich_help_panel=DRAFTING)
+        int, typer.Option(metavar="N", help="Drafted depth of a pass, 1 to 16.", rich_help_panel=DRAFTING)
     ] = 5,
     branch: Annotated[
         int,
-        typer.Option(help="Children of a node of the draft; 1 is a linear draft.", rich_help_panel=DRAFTING),
+        typer.Option(
+            metavar="N",
+            help="Children of a node of the draft; 1 is a linear draft.",
+            rich_help_panel=DRAFTING,
+        ),
     ] = 1,
     verify: Annotated[
         str,
@@ -83,14 +87,16 @@ def generate(
         ),
     ] = False,
     temperature: Annotated[
-        float, typer.Option(help="Divides the logits; 0 is greedy.", rich_help_panel=SAMPLING)
+        float, typer.Option(metavar="X", help="Divides the logits; 0 is greedy.", rich_help_panel=SAMPLING)
     ] = 0.0,
     top_k: Annotated[
-        int, typer.Option(help="Keep the k likeliest tokens; 0 is off.", rich_help_panel=SAMPLING)
+        int,
+        typer.Option(metavar="N", help="Keep the k likeliest tokens; 0 is off.", rich_help_panel=SAMPLING),
     ] = 0,
     top_p: Annotated[
         float,
         typer.Option(
+            metavar="X",
             help="Keep the smallest set of likeliest tokens with this probability; 1 is off.",
             rich_help_panel=SAMPLING,
         ),
@@ -98,6 +104,7 @@ def generate(
     min_p: Annotated[
         float,
         typer.Option(
+            metavar="X",
             help="Keep tokens with this share of the likeliest one's probability; 0 is off.",
             rich_help_panel=SAMPLING,
         ),
@@ -105,12 +112,13 @@ def generate(
     seed: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             help="Makes a sampled answer repeatable; without it one is drawn and shown.",
             rich_help_panel=SAMPLING,
         ),
     ] = None,
     max_tokens: Annotated[
-        int, typer.Option(help="Most tokens of the answer.", rich_help_panel=SAMPLING)
+        int, typer.Option(metavar="N", help="Most tokens of the answer.", rich_help_panel=SAMPLING)
     ] = 256,
     stop: Annotated[
         list[str] | None,

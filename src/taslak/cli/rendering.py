@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
 
 SEPARATOR = " · "
 ACCEPTED, BONUS = "green", "yellow"
+QUIET_SECONDS = 0.5
+"""Work that is done sooner is not worth a line."""
 
 
 def note(text: str) -> None:
@@ -179,19 +183,24 @@ class ProgressBar:
         )
         self._task: TaskID | None = None
         self._what = ""
+        self._due = math.inf
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         """See `taslak.models.loading.storage.Progress`."""
         if what != self._what:
-            self._what = what
-            if not self._console.is_terminal:
-                note(f"{what} …")
-                return
-            self._bar.start()
+            self._what, self._due = what, time.monotonic() + QUIET_SECONDS
             if self._task is not None:
                 self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(what, total=total)
-        if self._task is not None:
+                self._task = None
+        if time.monotonic() < self._due:
+            return
+        if not self._console.is_terminal:
+            note(f"{what} …")
+            self._due = math.inf
+        elif self._task is None:
+            self._bar.start()
+            self._task = self._bar.add_task(what, completed=done, total=total)
+        else:
             self._bar.update(self._task, completed=done, total=total)
 
     def __enter__(self) -> ProgressBar:
@@ -200,4 +209,5 @@ class ProgressBar:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._bar.stop()
+        if self._bar.live.is_started:
+            self._bar.stop()

