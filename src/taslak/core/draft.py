@@ -40,14 +40,15 @@ class Partial:
         return (self.layer,) * self.rows + (0,) * (total - self.rows)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Draft:
     """Proposed tokens as a tree, parents before children, siblings distinct and in decision order.
 
     tokens:      [N] target token ids
     parents:     [N] index into `tokens`, ROOT = the last committed token
     q:           Float32[P, V] or None; one row for each parent whose children were drawn: exactly the
-                 distribution the *first* child was drawn from (later ones: without the earlier siblings)
+                 distribution the *first* child was drawn from; a later one was drawn from the same row
+                 without *all* its earlier siblings, those that were not drawn included
     q_row:       [N] the row of `q` a token was drawn from, ONE_HOT = it was not drawn; empty = all ONE_HOT
     confidence:  [N] the drafter's own estimate, for control and re-ranking only, never for verification
     partial:     lower-layer work that the verifying pass may reuse

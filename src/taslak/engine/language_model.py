@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
+from contextlib import closing
 from dataclasses import fields
 from typing import Any, overload
 
@@ -96,7 +97,7 @@ class LanguageModel:
             raise OptionError("stream gives one answer; use generate for n > 1")
         scheduler = Scheduler(self.engine, self.tokenizer)
         scheduler.add(requests[0])
-        return (event for _, event in scheduler.run())
+        return _events(scheduler)
 
     def compare(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> Comparison:
         """Answer once plainly and once speculatively, with one seed, and say whether the texts are identical
@@ -184,12 +185,19 @@ def load(
         raise OptionError(f"method {method} needs a draft model; name one with --draft")
     FixedGamma(gamma, branch)  # a wrong γ is told before anything is downloaded
     DrafterOptions(branch=branch, lookup=lookup)
-    common: dict[str, Any] = {"exact": exact, "device": device, "progress": progress, "notice": notice}
-    target = load_pretrained(model, dtype=dtype, **common)
+    common: dict[str, Any] = {"device": device, "progress": progress, "notice": notice}
+    target = load_pretrained(model, dtype=dtype, exact=exact, **common)
+    # a draft's last bits can't reach the text, so the draft model always takes the quick path
     drafting = load_pretrained(draft, dtype=draft_dtype or dtype, **common) if draft is not None else None
     return LanguageModel(
         target, drafting, method=method, gamma=gamma, verify=verify, branch=branch, lookup=lookup
     )
+
+
+def _events(scheduler: Scheduler) -> Iterator[Event]:
+    with closing(scheduler.run()) as steps:
+        for _, event in steps:
+            yield event
 
 
 def _listed(prompt: Prompt | Seq[Prompt]) -> tuple[list[Prompt], bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import replace
 
 from taslak.engine.sequence import Event, Request, Sequence
@@ -36,7 +36,7 @@ class Scheduler:
         self._waiting.append((self._next - 1, request))
         return self._next - 1
 
-    def run(self) -> Iterator[tuple[int, Event]]:
+    def run(self) -> Generator[tuple[int, Event], None, None]:
         """Step until nothing is left. Closing the iterator frees what is still running."""
         try:
             while self._waiting or self._running:

@@ -58,7 +58,7 @@ class Request:
         if self.verify not in VERIFIERS:
             raise OptionError(f"verify is {self.verify!r}; expected one of {', '.join(VERIFIERS)}")
         sampling = self.sampling
-        for ids in (self.prompt, sampling.logit_bias, sampling.banned, sampling.forced):
+        for ids in (self.prompt, self.eos, sampling.logit_bias, sampling.banned, sampling.forced):
             for token in ids:
                 if not 0 <= token < vocab_size:
                     raise OptionError(f"token id {token} is outside the vocabulary of {vocab_size}")

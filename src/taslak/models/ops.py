@@ -133,8 +133,8 @@ class Quick:
 def _turned_is_quicker(rows: int, elements: int) -> bool:
     """Whether W xᵀ beats x Wᵀ in float32 on the CPU.
 
-    MKL takes x Wᵀ three rows at a time, each three for one reading of W; W xᵀ costs two readings whatever the
-    rows. 8960 x 1536 on two cores, ms for 1 / 3 / 5 / 9 rows: 2.2 / 2.3 / 4.6 / 6.4 and 2.4 / 3.9 / 4.0 / 4.0.
-    Small matrices gain from seven rows on only.
+    MKL takes x Wᵀ three rows at a time, each three for one reading of W; W xᵀ costs two readings whatever
+    the rows. 8960 x 1536 on two cores, ms for 1 / 3 / 5 / 9 rows: 2.2 / 2.3 / 4.6 / 6.4 against
+    2.4 / 3.9 / 4.0 / 4.0. Small matrices gain from seven rows on only.
     """
     return 7 <= rows <= 16 or (4 <= rows <= 6 and elements > 8_000_000)
