@@ -98,15 +98,15 @@ def test_compare_json_has_the_documented_keys(taslak: Taslak, model: str) -> Non
     answer = json.loads(result.out)
     assert answer["identical"] is True
     assert answer["speedup"] > 0
-    assert JSON_KEYS <= answer["speculative"].keys()
-    assert JSON_KEYS <= answer["plain"].keys()
+    assert answer["speculative"].keys() >= JSON_KEYS
+    assert answer["plain"].keys() >= JSON_KEYS
     assert {"draft", "pass", "other"} <= answer["speculative"]["seconds"].keys()
     assert answer["speculative"]["seed"] == 4
 
 
 def test_json_of_one_answer(taslak: Taslak, model: str) -> None:
     answer = json.loads(taslak("generate", "abcabc", "--json", "--plain", "--model", model, *SHORT).out)
-    assert JSON_KEYS <= answer.keys()
+    assert answer.keys() >= JSON_KEYS
     assert (answer["method"], answer["drafted"], answer["acceptance_rate"]) == ("plain", 0, None)
 
 
