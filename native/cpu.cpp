@@ -8,7 +8,7 @@ namespace {
 
 std::vector<Path> find_paths() {
     std::vector<Path> found;
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef TASLAK_HAVE_AVX2
     __builtin_cpu_init();
     // F16C came before AVX2 in every processor that has either
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) found.push_back(Path::avx2);

@@ -41,8 +41,8 @@ struct Packed {
     const std::uint8_t* data;
 };
 
-inline bool is_quantised(Kind kind) { return kind != Kind::bfloat16; }
-inline bool is_int4(Kind kind) { return kind >= Kind::int4_half; }
+static constexpr bool is_quantised(Kind kind) { return kind != Kind::bfloat16; }
+static constexpr bool is_int4(Kind kind) { return kind >= Kind::int4_half; }
 
 // The rows of one x, quantised at most once for all the weights that read them. Reusable: keep one a workspace.
 class Activations {

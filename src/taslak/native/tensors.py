@@ -1,0 +1,45 @@
+"""What the kernels take for granted of a tensor, checked before they see it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def address(tensor: Tensor | None) -> int:
+    return 0 if tensor is None else tensor.data_ptr()
+
+
+def check(name: str, tensor: Tensor, shape: Sequence[int | None], dtype: torch.dtype | None = None) -> Tensor:
+    """`tensor` itself. `shape`: None = any size; `dtype`: None = any floating one. Raises ValueError."""
+    kind = tensor.dtype == dtype if dtype is not None else tensor.dtype.is_floating_point
+    sizes = len(shape) == tensor.dim() and all(
+        want is None or want == have for want, have in zip(shape, tensor.shape, strict=True)
+    )
+    if not (kind and sizes and tensor.device.type == "cpu"):
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(
+            f"{name} is {tensor.dtype} {list(tensor.shape)} on {tensor.device}; "
+            f"expected {dtype or 'floating'} [{wanted}] on cpu"
+        )
+    return tensor
+
+
+def rows(name: str, tensor: Tensor, width: int, count: int | None = None) -> Tensor:
+    """Float32[count, width] whose rows are without gaps inside."""
+    check(name, tensor, (count, width), torch.float32)
+    if width > 1 and tensor.stride(1) != 1:
+        raise ValueError(f"{name} has gaps between its columns; expected none")
+    return tensor
+
+
+def vector(name: str, tensor: Tensor | None, width: int) -> Tensor | None:
+    """Float32[width] or None."""
+    if tensor is None:
+        return None
+    check(name, tensor, (width,), torch.float32)
+    if not tensor.is_contiguous():
+        raise ValueError(f"{name} has gaps; expected it contiguous")
+    return tensor
