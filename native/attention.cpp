@@ -1,300 +1,86 @@
 #include "attention.hpp"
 
-#include <limits>
+#include <algorithm>
 #include <stdexcept>
-
-#include "pool.hpp"
-#include "vec.hpp"
+#include <string>
 
 namespace taslak {
 
 namespace {
 
-constexpr int kRows = 8;               // rows that share one reading of K/V
-constexpr int kScores = kPage + 8;     // a query's scores of one block; vector stores may run over by one register
+constexpr int kRows = 8;  // of a group: enough to hide the reading of K/V, few enough to leave work for every thread
 
-int round_up(int n) { return (n + 7) / 8 * 8; }
+void check(bool good, const char* what) {
+    if (!good) throw std::invalid_argument(std::string("attention plan: ") + what);
+}
 
 }  // namespace
 
-Plan::Plan(std::vector<Share> shares) : shares_(std::move(shares)) {
-    for (int s = 0; s < int(shares_.size()); ++s) {
-        const Share& share = shares_[s];
-        const int first = rows(), nodes = int(share.parents.size());
-        if (share.length < 0 || share.length + nodes > std::int64_t(share.pages.size()) * kPage) {
-            throw std::invalid_argument("attention plan: the pages don't hold the sequence's positions");
-        }
-        for (std::int64_t page : share.pages) {
-            if (page < 0) throw std::invalid_argument("attention plan: a page number is negative");
-            last_slot_ = std::max(last_slot_, page * kPage + kPage - 1);
+Plan::Plan(const std::vector<Share>& shares) {
+    for (const Share& share : shares) {
+        const int nodes = int(share.parents.size());
+        check(share.length >= 0 && share.length + nodes <= std::int64_t(share.pages.size()) * kPage,
+              "the pages don't hold the sequence's positions");
+        for (std::int32_t page : share.pages) {
+            check(page >= 0, "a page number is negative");
+            slots_end_ = std::max<std::int64_t>(slots_end_, std::int64_t(page + 1) * kPage);
         }
         for (int n = 0; n < nodes; ++n) {
-            if (share.parents[n] < -1 || share.parents[n] >= n) {
-                throw std::invalid_argument("attention plan: a node's parent doesn't come before it");
-            }
+            check(share.parents[n] >= -1 && share.parents[n] < n, "a node's parent doesn't come before it");
         }
-        for (std::int32_t node : share.nodes) {
-            if (node < 0 || node >= nodes) throw std::invalid_argument("attention plan: a row's node is unknown");
-            const std::int32_t parent = share.parents[node];
-            if (rows() > first && !paths_.empty() && paths_.back() == parent) {
-                // the child of the row before extends its path: a chain of n rows keeps n numbers, not n²
-                const Row before = rows_.back();
-                paths_.push_back(node);
-                rows_.push_back({s, before.depth + 1, before.path});
-                continue;
-            }
-            const std::size_t start = paths_.size();
-            for (std::int32_t at = node; at >= 0; at = share.parents[at]) paths_.push_back(at);
-            std::reverse(paths_.begin() + start, paths_.end());
-            rows_.push_back({s, int(paths_.size() - start), start});
-        }
-        for (int row = first; row < rows(); row += kRows) group(row, std::min(row + kRows, rows()));
+        for (std::int32_t node : share.nodes) check(node >= 0 && node < nodes, "a row's node is unknown");
+        const int count = int(share.nodes.size());
+        for (int row = 0; row < count; row += kRows) add(share, share.nodes.data() + row, std::min(kRows, count - row));
     }
 }
 
-void Plan::group(int first, int last) {
-    const Row& a = rows_[first];
-    int common = a.depth;
-    for (int row = first + 1; row < last; ++row) {
-        const Row& b = rows_[row];
-        int same = 0;
-        const int most = std::min(common, b.depth);
-        while (same < most && paths_[a.path + same] == paths_[b.path + same]) ++same;
-        common = same;
+void Plan::add(const Share& share, const std::int32_t* nodes, int count) {
+    std::vector<std::int32_t> paths[kRows];  // of each row, its ancestors in order
+    for (int r = 0; r < count; ++r) {
+        for (std::int32_t at = nodes[r]; at >= 0; at = share.parents[at]) paths[r].push_back(at);
+        std::reverse(paths[r].begin(), paths[r].end());
     }
-    groups_.push_back({first, last - first, shares_[a.share].length + common});
-}
-
-std::int64_t Plan::slot(int row, std::int64_t position) const {
-    const Row& r = rows_[row];
-    const Share& share = shares_[r.share];
-    if (position >= share.length) position = share.length + paths_[r.path + std::size_t(position - share.length)];
-    return share.pages[std::size_t(position / kPage)] * kPage + position % kPage;
-}
-
-void Cache::write(std::int64_t slot, const float* k, const float* v) const {
-    const std::int64_t size = std::int64_t(kv_heads) * head_size;
-    const auto put = [&](void* tensor, const float* from) {
-        if (half) {
-            std::transform(from, from + size, static_cast<bfloat16*>(tensor) + slot * size, to_bfloat16);
-        } else {
-            std::copy(from, from + size, static_cast<float*>(tensor) + slot * size);
-        }
+    std::size_t same = paths[0].size();  // ancestors all rows have in common
+    for (int r = 1; r < count; ++r) {
+        const auto end = paths[0].begin() + std::min(same, paths[r].size());
+        same = std::size_t(std::mismatch(paths[0].begin(), end, paths[r].begin()).first - paths[0].begin());
+    }
+    const auto put = [&](std::int64_t position) {
+        slots_.push_back(share.pages[std::size_t(position / kPage)] * kPage + std::int32_t(position % kPage));
     };
-    put(keys, k);
-    put(values, v);
+    Group group{rows_, count, slots_.size(), std::size_t(share.length) + same, {}};
+    for (std::int64_t position = 0; position < share.length; ++position) put(position);
+    for (std::size_t i = 0; i < same; ++i) put(share.length + paths[0][i]);
+    for (int r = 0; r < count; ++r) {
+        group.own[r] = {slots_.size(), paths[r].size() - same};
+        for (std::size_t i = same; i < paths[r].size(); ++i) put(share.length + paths[r][i]);
+    }
+    groups_.push_back(group);
+    rows_ += count;
+    most_rows_ = std::max(most_rows_, count);
 }
 
-namespace {
-
-// Some keys or values of one K/V head, float32, each padded with zeros to `width`.
-template <class V, class T>
-void gather(const T* tensor, const Cache& cache, int kv_head, const std::int64_t* slots, int count, int width,
-            float* out) {
-    const int size = cache.head_size;
-    for (int i = 0; i < count; ++i, out += width) {
-        const T* from = tensor + (slots[i] * cache.kv_heads + kv_head) * size;
-        int c = 0;
-        for (; c + 8 <= size; c += 8) V::load(from + c).store(out + c);
-        for (; c < size; ++c) out[c] = to_float(from[c]);
-        for (; c < width; ++c) out[c] = 0.0f;
-    }
-}
-
-template <class V>
-void gather(const Cache& cache, bool values, int kv_head, const std::int64_t* slots, int count, int width,
-            float* out) {
-    const void* tensor = values ? cache.values : cache.keys;
-    if (cache.half) {
-        gather<V>(static_cast<const bfloat16*>(tensor), cache, kv_head, slots, count, width, out);
-    } else {
-        gather<V>(static_cast<const float*>(tensor), cache, kv_head, slots, count, width, out);
-    }
-}
-
-// Scores of Q queries and K keys, Q · K = 8. Each is one chain of fused multiply-adds a lane, then one `sum`.
-template <class V, int Q, int K>
-void score_tile(const float* q, const float* k, int width, float scale, float* out) {
-    V acc[8];
-    for (V& a : acc) a = V::set(0.0f);
-    for (int c = 0; c < width; c += 8) {
-        V key[K];
-        for (int j = 0; j < K; ++j) key[j] = V::load(k + j * width + c);
-        for (int i = 0; i < Q; ++i) {
-            const V query = V::load(q + i * width + c);
-            for (int j = 0; j < K; ++j) acc[i * K + j] = fma(query, key[j], acc[i * K + j]);
-        }
-    }
-    float scores[8];
-    (sums(acc) * V::set(scale)).store(scores);
-    for (int i = 0; i < Q; ++i) std::copy(scores + i * K, scores + i * K + K, out + i * kScores);
-}
-
-// out[i][j] = scale · q[i]·k[j]; may write up to seven scores past `keys` and read as many rows of k.
-template <class V>
-void score(const float* q, int queries, const float* k, int keys, int width, float scale, float* out) {
-    int i = 0;
-    for (; i + 2 <= queries; i += 2) {
-        for (int j = 0; j < keys; j += 4) {
-            score_tile<V, 2, 4>(q + i * width, k + j * width, width, scale, out + i * kScores + j);
-        }
-    }
-    for (; i < queries; ++i) {
-        for (int j = 0; j < keys; j += 8) {
-            score_tile<V, 1, 8>(q + i * width, k + j * width, width, scale, out + i * kScores + j);
-        }
-    }
-}
-
-// out[i] += Σ_j weights[i][j] · v[j], j ascending, for Q queries and D registers of the head.
-template <class V, int Q, int D>
-void mix_tile(const float* weights, const float* v, int keys, int width, float* out) {
-    V acc[Q][D];
-    for (int i = 0; i < Q; ++i) {
-        for (int c = 0; c < D; ++c) acc[i][c] = V::load(out + i * width + 8 * c);
-    }
-    for (int j = 0; j < keys; ++j) {
-        V value[D];
-        for (int c = 0; c < D; ++c) value[c] = V::load(v + j * width + 8 * c);
-        for (int i = 0; i < Q; ++i) {
-            const V weight = V::set(weights[i * kScores + j]);
-            for (int c = 0; c < D; ++c) acc[i][c] = fma(weight, value[c], acc[i][c]);
-        }
-    }
-    for (int i = 0; i < Q; ++i) {
-        for (int c = 0; c < D; ++c) acc[i][c].store(out + i * width + 8 * c);
-    }
-}
-
-// As wide as registers allow: eight sums in flight hide the latency of a fused multiply-add.
-template <class V, int Q, int D>
-void mix_rows(const float* weights, const float* v, int keys, int width, float* out) {
-    int c = 0;
-    for (; c + 8 * D <= width; c += 8 * D) mix_tile<V, Q, D>(weights, v + c, keys, width, out + c);
-    for (; c < width; c += 8) mix_tile<V, Q, 1>(weights, v + c, keys, width, out + c);
-}
-
-template <class V>
-void mix(const float* weights, int queries, const float* v, int keys, int width, float* out) {
-    int i = 0;
-    const auto step = [&](auto kernel, int count) {
-        for (; i + count <= queries; i += count) kernel(weights + i * kScores, v, keys, width, out + i * width);
-    };
-    step(mix_rows<V, 4, 2>, 4);
-    step(mix_rows<V, 2, 4>, 2);
-    step(mix_rows<V, 1, 8>, 1);
-}
-
-// Online softmax (Milakov and Gimelshein 2018) of one query, a block at a time.
-struct Softmax {
-    float largest = -std::numeric_limits<float>::infinity();
-    float total = 0.0f;
-
-    // Turn a block's scores into weights relative to the largest so far; rescales what `out` holds already.
-    template <class V>
-    void block(float* scores, int keys, float* out, int width) {
-        const float lowest = -std::numeric_limits<float>::infinity();
-        for (int j = keys; j < round_up(keys); ++j) scores[j] = lowest;
-        V high = V::set(largest);
-        for (int j = 0; j < keys; j += 8) high = max(V::load(scores + j), high);
-        float lanes[8];
-        high.store(lanes);
-        const float before = largest;
-        largest = *std::max_element(lanes, lanes + 8);
-        V sums = V::set(0.0f);
-        for (int j = 0; j < keys; j += 8) {
-            const V weight = steady_exp(V::load(scores + j) - V::set(largest));
-            weight.store(scores + j);
-            sums = sums + weight;
-        }
-        if (largest == before) {  // then the factor is exactly 1
-            total += sum(sums);
-            return;
-        }
-        steady_exp(V::set(before - largest)).store(lanes);
-        total = std::fma(total, lanes[0], sum(sums));
-        for (int c = 0; c < width; c += 8) (V::load(out + c) * V::set(lanes[0])).store(out + c);
-    }
-};
-
-// A thread's working memory; grows to the largest need and stays.
-struct Scratch {
-    std::vector<float> q, block, out, scores;
-    std::vector<Softmax> softmax;
-};
-
-// The rows of a group and the heads of one K/V head: key blocks outermost, so K/V are read once for all of them.
-template <class V>
-void attend_group(const Plan& plan, const Plan::Group& group, int kv_head, const float* q, const Cache& cache,
-                  int heads, float scale, float* out) {
-    static thread_local Scratch scratch;
-    const int size = cache.head_size, width = round_up(size);
-    const int each = heads / cache.kv_heads, queries = group.rows * each;  // query r · each + h
-    scratch.q.assign(std::size_t(queries) * width, 0.0f);
-    scratch.out.assign(std::size_t(queries) * width, 0.0f);
-    scratch.block.resize(std::size_t(kPage + 8) * width);
-    scratch.scores.resize(std::size_t(queries) * kScores);
-    scratch.softmax.assign(queries, Softmax());
-    float *own_q = scratch.q.data(), *mixed = scratch.out.data();
-    float *block = scratch.block.data(), *scores = scratch.scores.data();
-
-    std::int64_t longest = 0;
+AttentionTask Plan::task(const Group& group, int heads, int kv_head, int head_size, float scale, const float* q,
+                         float* out) const {
+    const std::int64_t start = std::int64_t(group.first) * heads * head_size;
+    AttentionTask task{group.rows, heads, kv_head, scale, {}, {}, q + start, out + start, nullptr};
+    task.common = {slots_.data() + group.common, std::int64_t(group.commons)};
     for (int r = 0; r < group.rows; ++r) {
-        const float* from = q + (std::int64_t(group.first + r) * heads + kv_head * each) * size;
-        for (int h = 0; h < each; ++h) std::copy_n(from + h * size, size, own_q + (r * each + h) * width);
-        longest = std::max(longest, plan.end(group.first + r));
+        task.own[r] = {slots_.data() + group.own[r].start, std::int64_t(group.own[r].count)};
     }
-
-    std::int64_t slots[kPage];
-    for (std::int64_t start = 0; start < longest; start += kPage) {
-        const auto within = [&](std::int64_t end) {
-            return int(std::clamp<std::int64_t>(end - start, 0, kPage));
-        };
-        const int common = within(group.common);
-        // the keys all rows share, then each row's own ancestors: positions ascend through both
-        const auto both = [&](bool values, auto kernel) {
-            for (int j = 0; j < common; ++j) slots[j] = plan.slot(group.first, start + j);
-            gather<V>(cache, values, kv_head, slots, common, width, block);
-            kernel(0, queries, 0, common);
-            for (int r = 0; r < group.rows; ++r) {
-                const int row = group.first + r, own = within(plan.end(row)) - common;
-                if (own <= 0) continue;
-                for (int j = 0; j < own; ++j) slots[j] = plan.slot(row, start + common + j);
-                gather<V>(cache, values, kv_head, slots, own, width, block);
-                kernel(r * each, each, common, own);
-            }
-        };
-        both(false, [&](int first, int count, int at, int keys) {
-            score<V>(own_q + first * width, count, block, keys, width, scale, scores + first * kScores + at);
-        });
-        for (int i = 0; i < queries; ++i) {
-            const int keys = within(plan.end(group.first + i / each));
-            if (keys) scratch.softmax[i].block<V>(scores + i * kScores, keys, mixed + i * width, width);
-        }
-        both(true, [&](int first, int count, int at, int keys) {
-            mix<V>(scores + first * kScores + at, count, block, keys, width, mixed + first * width);
-        });
-    }
-
-    for (int i = 0; i < queries; ++i) {
-        float* to = out + (std::int64_t(group.first + i / each) * heads + kv_head * each + i % each) * size;
-        for (int c = 0; c < size; ++c) to[c] = mixed[i * width + c] / scratch.softmax[i].total;
-    }
+    return task;
 }
 
-}  // namespace
-
-void attend(const Plan& plan, const float* q, const Cache& cache, int heads, float scale, float* out, Pool& pool,
-            bool scalar) {
-    const int groups = int(plan.groups().size());
-    // a unit is one output: threads never share a reduction
-    pool.run(groups * cache.kv_heads, [&](int unit) {
-        const Plan::Group& group = plan.groups()[unit / cache.kv_heads];
-        const int kv_head = unit % cache.kv_heads;
-#ifdef TASLAK_AVX2
-        if (!scalar) return attend_group<Avx8>(plan, group, kv_head, q, cache, heads, scale, out);
-#endif
-        attend_group<Scalar8>(plan, group, kv_head, q, cache, heads, scale, out);
+void attend(const Plan& plan, const float* q, const Cache& cache, int heads, float scale, float* out, Pool& pool) {
+    const OpsKernels& use = ops_kernels();
+    const std::int64_t floats = scratch_floats(std::int64_t(plan.most_rows()) * (heads / cache.kv_heads), cache.head_size);
+    pool.parallel_for(std::int64_t(plan.groups().size()) * cache.kv_heads, [&](std::int64_t unit) {
+        static thread_local std::vector<float> scratch;
+        if (std::int64_t(scratch.size()) < floats) scratch.resize(std::size_t(floats));
+        const Plan::Group& group = plan.groups()[std::size_t(unit / cache.kv_heads)];
+        AttentionTask task = plan.task(group, heads, int(unit % cache.kv_heads), cache.head_size, scale, q, out);
+        task.scratch = scratch.data();
+        use.attend(task, cache);
     });
 }
 

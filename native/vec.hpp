@@ -3,12 +3,15 @@
 // A kernel is written once, as a template over one of the two. Every operation is one IEEE operation a lane, the
 // reduction is one fixed tree and multiply-add is always fused, so both give the same bits: the scalar form is
 // the fallback and, in the tests, the proof that the vector form depends on its operands alone.
+//
+// All of it is in an unnamed namespace, a copy for each file that includes it: code that was compiled for AVX2 must
+// never be linked into a file that wasn't.
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 
 #if defined(__AVX2__) && defined(__FMA__)
 #include <immintrin.h>
@@ -16,6 +19,7 @@
 #endif
 
 namespace taslak {
+namespace {
 
 using bfloat16 = std::uint16_t;  // the upper half of a float32
 
@@ -59,8 +63,12 @@ struct Scalar8 {
     static Scalar8 load(const bfloat16* p) {
         return each([&](int i) { return to_float(p[i]); });
     }
-    void store(float* p) const { std::copy(lane, lane + 8, p); }
-    void store(bfloat16* p) const { std::transform(lane, lane + 8, p, to_bfloat16); }
+    void store(float* p) const {
+        for (int i = 0; i < 8; ++i) p[i] = lane[i];
+    }
+    void store(bfloat16* p) const {
+        for (int i = 0; i < 8; ++i) p[i] = to_bfloat16(lane[i]);
+    }
 };
 
 inline Scalar8 operator+(Scalar8 a, Scalar8 b) {
@@ -156,6 +164,21 @@ inline float sum(Avx8 a) {
 
 #endif
 
+// The first `count` < 8 lanes; zeros behind them.
+template <class V>
+V load_part(const float* p, int count) {
+    float lanes[8] = {};
+    for (int i = 0; i < count; ++i) lanes[i] = p[i];
+    return V::load(lanes);
+}
+
+template <class V, class T>
+void store_part(V v, T* p, int count) {
+    T lanes[8];
+    v.store(lanes);
+    for (int i = 0; i < count; ++i) p[i] = lanes[i];
+}
+
 // exp(x) = 2ⁿ · exp(r), |r| ≤ ln 2 / 2, with Cody and Waite's two-part ln 2 and a Taylor polynomial: about 1 ulp,
 // exp(0) = 1, zero below −87.3. The same bits in any lane, which no library's vector exp promises.
 template <class V>
@@ -172,4 +195,5 @@ V steady_exp(V x) {
     return p * power_of_two(n);
 }
 
+}  // namespace
 }  // namespace taslak
