@@ -45,15 +45,17 @@ void Plan::add(const Share& share, const std::int32_t* nodes, int count) {
         const auto end = paths[0].begin() + std::min(same, paths[r].size());
         same = std::size_t(std::mismatch(paths[0].begin(), end, paths[r].begin()).first - paths[0].begin());
     }
-    const auto put = [&](std::int64_t position) {
-        slots_.push_back(share.pages[std::size_t(position / kPage)] * kPage + std::int32_t(position % kPage));
+    const auto slot = [&](std::int64_t position) {
+        return share.pages[std::size_t(position / kPage)] * kPage + std::int32_t(position % kPage);
     };
+    const auto put = [&](std::int64_t position) { slots_.push_back(slot(position)); };
     Group group{rows_, count, slots_.size(), std::size_t(share.length) + same, {}};
     for (std::int64_t position = 0; position < share.length; ++position) put(position);
     for (std::size_t i = 0; i < same; ++i) put(share.length + paths[0][i]);
     for (int r = 0; r < count; ++r) {
         group.own[r] = {slots_.size(), paths[r].size() - same};
         for (std::size_t i = same; i < paths[r].size(); ++i) put(share.length + paths[r][i]);
+        own_slots_.push_back(slot(share.length + nodes[r]));
     }
     groups_.push_back(group);
     rows_ += count;

@@ -31,6 +31,7 @@ class Plan {
     int rows() const { return rows_; }
     std::int64_t slots() const { return slots_end_; }  // every slot is below this
     int most_rows() const { return most_rows_; }       // of any group
+    std::int64_t slot(int row) const { return own_slots_[std::size_t(row)]; }  // where the row's own K/V goes
 
     // Up to 8 rows of one sequence, next to each other, that read their common K/V once.
     struct Group {
@@ -49,7 +50,7 @@ class Plan {
     int rows_ = 0, most_rows_ = 0;
     std::int64_t slots_end_ = 0;
     std::vector<Group> groups_;
-    std::vector<std::int32_t> slots_;
+    std::vector<std::int32_t> slots_, own_slots_;
 };
 
 // q, out: [rows, heads · head size]. Threads split (rows, K/V head), never a row's keys.

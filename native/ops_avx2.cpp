@@ -7,7 +7,7 @@
 namespace taslak {
 
 const OpsKernels avx2_ops = {
-    attend<Avx8>, write<Avx8>, norm<Avx8>, rotate<Avx8>, silu_times<Avx8>, add<Avx8>, largest_avx2, find_avx2,
+    attend<Avx8>, write<Avx8>, norm<Avx8>, rotate<Avx8>, largest_avx2, find_avx2,
 };
 
 }  // namespace taslak

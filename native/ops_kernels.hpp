@@ -58,8 +58,6 @@ struct OpsKernels {
     void (*write)(const Cache& cache, std::int64_t slot, const float* k, const float* v);
     void (*norm)(const float* x, const float* weight, float eps, int width, float* out);
     void (*rotate)(float* x, const float* cos, const float* sin, int size);
-    void (*silu_times)(float* gate, const float* up, std::int64_t count);
-    void (*add)(float* x, const float* y, std::int64_t count);
     float (*largest)(const float* x, std::int64_t count);  // a NaN if there is one
     // The first i ≥ first where one of i … i + 7 can reach `bound`, and a bit for each that can; `last` if none.
     std::int64_t (*find)(const Scores& scores, std::int64_t first, std::int64_t last, std::uint64_t state, float bound,

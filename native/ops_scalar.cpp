@@ -7,8 +7,7 @@
 namespace taslak {
 
 const OpsKernels scalar_ops = {
-    attend<Scalar8>, write<Scalar8>, norm<Scalar8>,  rotate<Scalar8>,
-    silu_times<Scalar8>, add<Scalar8>, largest_scalar, find_scalar,
+    attend<Scalar8>, write<Scalar8>, norm<Scalar8>, rotate<Scalar8>, largest_scalar, find_scalar,
 };
 
 }  // namespace taslak

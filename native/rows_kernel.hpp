@@ -70,10 +70,5 @@ void silu_times(float* gate, const float* up, std::int64_t count) {
     });
 }
 
-template <class V>
-void add(float* x, const float* y, std::int64_t count) {
-    map<V>(x, y, count, x, [](V a, V b) { return a + b; });
-}
-
 }  // namespace
 }  // namespace taslak
