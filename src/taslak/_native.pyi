@@ -37,3 +37,58 @@ def gated(
 def quantise(x: int, rows: int, k: int, codes: int, scales: int) -> None: ...
 def read_all(data: int, bytes: int) -> int: ...
 def run_empty(tasks: int, times: int) -> None: ...
+
+class Plan:
+    def __init__(
+        self, shares: Sequence[tuple[Sequence[int], int, Sequence[int], Sequence[int]]]
+    ) -> None: ...  # (pages, committed length, parents, nodes)
+    @property
+    def rows(self) -> int: ...
+
+class Layers:
+    def __init__(
+        self,
+        hidden: int,
+        inner: int,
+        heads: int,
+        kv_heads: int,
+        head_size: int,
+        rotary: int,
+        eps: float,
+        layers: Sequence[tuple[int, int, Sequence[PackedMatrix], Sequence[int]]],
+    ) -> None: ...  # (input norm, post norm, [q, k, v, o, gate, up, down], their biases)
+    def run(
+        self,
+        first: int,
+        last: int,
+        plan: Plan,
+        x: int,
+        cos: int,
+        sin: int,
+        keys: int,
+        values: int,
+        half: bool,
+        slots: int,
+        captures: Sequence[tuple[int, int]],
+    ) -> None: ...
+
+def attend(
+    plan: Plan,
+    q: int,
+    keys: int,
+    values: int,
+    half: bool,
+    slots: int,
+    kv_heads: int,
+    head_size: int,
+    heads: int,
+    scale: float,
+    out: int,
+) -> None: ...
+def write(
+    keys: int, values: int, half: bool, kv_heads: int, head_size: int, slot: int, k: int, v: int
+) -> None: ...
+def rms_norm(x: int, weight: int, eps: float, rows: int, width: int, out: int) -> None: ...
+def rotate(x: int, cos: int, sin: int, rows: int, heads: int, head_size: int, size: int) -> None: ...
+def draw_row(logits: int, count: int, temperature: float, state: int, k: int) -> list[int]: ...
+def draw_support(ids: int, z: int, count: int, state: int, k: int) -> list[int]: ...

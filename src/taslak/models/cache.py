@@ -121,6 +121,11 @@ class Block:
         self.depths: list[int] = []
 
     @property
+    def pages(self) -> Sequence[int]:
+        """The block table: page of each 64 positions."""
+        return self._pages
+
+    @property
     def nodes(self) -> int:
         """Uncommitted nodes run since the last `keep`."""
         return len(self.parents)
