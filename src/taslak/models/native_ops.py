@@ -110,8 +110,9 @@ class NativeLayers:
     def norm(self, x: Tensor) -> Tensor:
         x = check("x", x, (None, self._config.hidden_size), torch.float32).contiguous()
         out = torch.empty_like(x)
+        rows, width = x.shape
         weight, eps = address(self._final_norm), self._config.norm_eps
-        _native.rms_norm(address(x), weight, eps, *x.shape, address(out))
+        _native.rms_norm(address(x), weight, eps, rows, width, address(out))
         return out
 
     def logits(self, x: Tensor) -> Tensor:
