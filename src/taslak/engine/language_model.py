@@ -46,8 +46,6 @@ class LanguageModel:
         branch: int = 1,
         lookup: str = "ngram",
     ) -> None:
-        if verify not in VERIFIERS:
-            raise OptionError(f"verify is {verify!r}; expected one of {', '.join(VERIFIERS)}")
         if draft is not None:
             target.tokenizer.require_same_as(draft.tokenizer)
         self.name = target.name
@@ -183,6 +181,8 @@ def load(
         raise OptionError(f"method {method} uses no draft model, but {draft} is named; leave one of them out")
     if draft is None and method in USES_DRAFT:
         raise OptionError(f"method {method} needs a draft model; name one with --draft")
+    if verify not in VERIFIERS:
+        raise OptionError(f"verify is {verify!r}; expected one of {', '.join(VERIFIERS)}")
     FixedGamma(gamma, branch)  # a wrong γ is told before anything is downloaded
     DrafterOptions(branch=branch, lookup=lookup)
     common: dict[str, Any] = {"device": device, "progress": progress, "notice": notice}

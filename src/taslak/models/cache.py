@@ -82,11 +82,12 @@ class Pool:
         old = self.pages
         new = old + max(need, old)
         if self._max_pages is not None and new > self._max_pages:
-            if old - self._max_pages + need > self.free_pages:
+            free = self._max_pages - old + self.free_pages
+            if need > free:
                 raise MemoryLimitError(
-                    f"the K/V cache may hold {self._max_pages * PAGE} positions and "
-                    f"{self.free_pages * PAGE} are free; {need * PAGE} were asked for. "
-                    "Use shorter prompts, fewer sequences at once, or a lower --max-tokens"
+                    f"the K/V cache may hold {self._max_pages * PAGE} positions and {free * PAGE} are free; "
+                    f"{need * PAGE} were asked for. Use shorter prompts, fewer sequences at once, or a lower "
+                    "--max-tokens"
                 )
             new = self._max_pages
         layers, kv_heads, head_size = self._shape
