@@ -44,6 +44,7 @@ class LanguageModel:
         gamma: int = 5,
         verify: str = "coupled",
         branch: int = 1,
+        stop_below: float = 0.0,
         lookup: str = "ngram",
     ) -> None:
         if draft is not None:
@@ -59,7 +60,7 @@ class LanguageModel:
         self.target = target.decoder
         options = DrafterOptions(draft=None if draft is None else draft.decoder, branch=branch, lookup=lookup)
         self.drafter = build(method, target.decoder, options)
-        self.engine = Engine(target.decoder, self.drafter, FixedGamma(gamma, branch))
+        self.engine = Engine(target.decoder, self.drafter, FixedGamma(gamma, branch, stop_below))
 
     @overload
     def generate(self, prompt: str, *, raw: bool = ..., **options: Any) -> Answer: ...
@@ -154,6 +155,7 @@ def load(
     gamma: int = 5,
     verify: str = "coupled",
     branch: int = 1,
+    stop_below: float = 0.0,
     lookup: str = "ngram",
     dtype: str = "float32",
     draft_dtype: str | None = None,
@@ -169,6 +171,9 @@ def load(
     gamma:         drafted depth of a step, 1 to 16
     verify:        "coupled" (a seed's text is that of plain decoding) or "rejection" (the same distribution)
     branch:        children a node of the draft (1 = linear); nodes a step = gamma · branch
+    stop_below:    a draft ends early where the drafter's joint confidence in it falls under this; the text
+                   stays the same (0 = always draft γ tokens)
+    lookup:        what method "fallback" tries first, "ngram" or "suffix"
     exact:         the width-invariant reference mode: identical text guaranteed, slower
     draft_dtype:   None = `dtype`
 
@@ -183,14 +188,22 @@ def load(
         raise OptionError(f"method {method} needs a draft model; name one with --draft")
     if verify not in VERIFIERS:
         raise OptionError(f"verify is {verify!r}; expected one of {', '.join(VERIFIERS)}")
-    FixedGamma(gamma, branch)  # a wrong γ is told before anything is downloaded
+    # wrong settings are told before anything is downloaded
+    FixedGamma(gamma, branch, stop_below)
     DrafterOptions(branch=branch, lookup=lookup)
     common: dict[str, Any] = {"device": device, "progress": progress, "notice": notice}
     target = load_pretrained(model, dtype=dtype, exact=exact, **common)
     # a draft's last bits can't reach the text, so the draft model always takes the quick path
     drafting = load_pretrained(draft, dtype=draft_dtype or dtype, **common) if draft is not None else None
     return LanguageModel(
-        target, drafting, method=method, gamma=gamma, verify=verify, branch=branch, lookup=lookup
+        target,
+        drafting,
+        method=method,
+        gamma=gamma,
+        verify=verify,
+        branch=branch,
+        stop_below=stop_below,
+        lookup=lookup,
     )
 
 
