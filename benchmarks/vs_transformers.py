@@ -147,7 +147,8 @@ def measure(name: str, draft: str | None, dtype: str, tokens: int, repeats: int)
                     "method": method,
                     "seconds": [round(seconds, 4) for seconds, _, _ in results],
                     "tokens": len(results[-1][1]),
-                    "identical": results[-1][1] == runs[f"{library}/plain"][-1][1],
+                    "identical": all(ids == runs[f"{library}/plain"][-1][1] for _, ids, _ in results),
+                    "same_as_theirs": results[-1][1] == runs["transformers/plain"][-1][1],
                     "tau": counts.tau if counts is not None else None,
                     "acceptance_rate": counts.acceptance_rate if counts is not None else None,
                 }
@@ -194,9 +195,9 @@ def required(rows: list[list[Any]]) -> list[dict[str, Any]]:
     """Not slower in any; the pair's tokens per pass and acceptance rate on code."""
     found = []
     for key in dict.fromkeys((row[0], row[1], row[3]) for row in rows):
-        ratios = [row[6] for row in rows if (row[0], row[1], row[3]) == key]
-        ratio = statistics.geometric_mean(ratios)
-        found.append(requirement(f"{' '.join(key)}: speed over transformers", "≥ 1.0", ratio, ratio >= 1.0))
+        worst = min(row[6] for row in rows if (row[0], row[1], row[3]) == key)
+        name = f"{', '.join(key)}: speed over transformers, slowest prompt"
+        found.append(requirement(name, "≥ 1.0", worst, worst >= 1.0))
     for row in rows:
         if row[0] == QWEN and row[2] == "code" and row[3] == "draft-model":
             found.append(

@@ -10,7 +10,7 @@ import torch
 import taslak
 from taslak.engine import LanguageModel
 from taslak.engine.compare import first_difference
-from taslak.models.decoder import chain_rows
+from taslak.models.target import chain_rows
 
 pytestmark = pytest.mark.integration
 

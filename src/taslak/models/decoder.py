@@ -18,7 +18,7 @@ from taslak.models.config import DecoderConfig
 from taslak.models.ops import Ops, Quick, Share
 from taslak.models.reference import Reference
 from taslak.models.rope import Rope, rotate
-from taslak.models.target import PREFIX, Output, Rows
+from taslak.models.target import Output, Rows
 
 EMBEDDING = "embedding"
 FINAL_NORM = "final_norm"
@@ -82,6 +82,7 @@ class Decoder:
     weights:     Hugging Face names, shapes as `config.tensors()`; kept, not copied (files may be mapped)
     vocab_size:  token ids a draw may give; the lm_head's rows from there on are padding and never computed
     exact:       the reference mode (width-invariant) instead of the quick path
+    cache_bytes: most memory the K/V cache may take, None = no bound
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Decoder:
         *,
         vocab_size: int | None = None,
         exact: bool = False,
-        max_pages: int | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self.config = config
         self._embedding = weights["model.embed_tokens.weight"]
@@ -106,8 +107,10 @@ class Decoder:
         self.device = self._embedding.device
         self.dtype = self._embedding.dtype
         self.pool = Pool(
-            config.layers, config.kv_heads, config.head_size, self.dtype, self.device, max_pages=max_pages
+            config.layers, config.kv_heads, config.head_size, self.dtype, self.device, cache_bytes
         )
+        self.cache_limit = self.pool.limit
+        self.weight_bytes = sum(weight.nbytes for weight in weights.values())
         self._rope = Rope(config.rope, config.head_size, self.dtype, self.device)
         self._ops: Ops = Reference(self.device) if exact else Quick(self.dtype, self.device)
         self._ops.prepare([*self._matrices()])
@@ -229,15 +232,3 @@ class Decoder:
                     y[place[row + i]] = rows.hidden[i]
             row += len(rows.tokens)
         return y
-
-
-def chain_rows(cache: Block, tokens: Sequence[int], wanted: int) -> Rows:
-    """Rows that follow each other and whatever nodes the cache already holds as a chain."""
-    first = cache.nodes
-    return Rows(
-        cache=cache,
-        tokens=tokens,
-        parents=range(first - 1 if first else PREFIX, first + len(tokens) - 1),
-        first=first,
-        wanted=wanted,
-    )

@@ -12,7 +12,9 @@ from taslak.models.cache import PAGE, Block, Pool
 
 
 def pool(max_pages: int | None = None) -> Pool:
-    return Pool(2, 1, 4, torch.float32, torch.device("cpu"), max_pages=max_pages)
+    page_bytes = 2 * 2 * 1 * 4 * 4 * PAGE  # keys and values, 2 layers, 1 head of 4, float32
+    most = None if max_pages is None else max_pages * page_bytes
+    return Pool(2, 1, 4, torch.float32, torch.device("cpu"), max_bytes=most)
 
 
 def write(p: Pool, block: Block, position: int, value: float) -> None:
@@ -91,3 +93,31 @@ def test_more_nodes_than_reserved_are_refused() -> None:
     block = pool().allocate(PAGE)
     with pytest.raises(MemoryLimitError, match="reserved 64"):
         block.add([-1] * 65)
+
+
+def test_reserving_more_keeps_what_is_there_and_stays_in_a_row_where_it_can() -> None:
+    p = pool()
+    block = p.allocate(0)
+    for positions in (1, PAGE, PAGE + 1, 5 * PAGE, 3):
+        block.reserve(positions)
+        assert block.capacity >= positions
+    block.add([-1])
+    write(p, block, 0, 2.0)
+    block.keep([0])
+    block.reserve(9 * PAGE)
+    assert read(p, block) == [2.0]
+    assert isinstance(block.slots(0, 9 * PAGE), slice)
+    other = p.allocate(PAGE)
+    block.reserve(40 * PAGE)
+    assert read(p, block) == [2.0]
+    assert len({block.slot(i) for i in range(40 * PAGE)} | {other.slot(0)}) == 40 * PAGE + 1
+
+
+def test_scattered_free_pages_are_used_before_the_pool_grows() -> None:
+    p = pool()
+    blocks = [p.allocate(PAGE) for _ in range(8)]
+    for block in blocks[::2]:
+        block.release()
+    pages = p.pages
+    assert p.allocate(4 * PAGE).capacity == 4 * PAGE
+    assert p.pages == pages

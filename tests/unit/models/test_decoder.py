@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from taslak.models.cache import Block
 from taslak.models.config import DecoderConfig
-from taslak.models.decoder import Decoder, chain_rows
-from taslak.models.target import Rows
+from taslak.models.decoder import Decoder
+from taslak.models.target import Rows, chain_rows
 from tests.support.tiny import tiny_model
 
 LLAMA3 = {
@@ -185,6 +185,6 @@ def test_rows_resumed_at_a_layer_equal_rows_run_whole(exit_layer: int) -> None:
 
 
 def test_c20_padding_rows_of_the_head_are_never_computed() -> None:
-    model = tiny_model(0, vocab_size=50)
+    model = tiny_model(0, known=50)
     output = model.forward([chain_rows(model.allocate(4), [1, 2, 3, 4], 4)])
     assert output.logits.shape == (4, 50)
