@@ -69,17 +69,21 @@ def versions() -> dict[str, str]:
 
 
 def interleave(
-    sides: Mapping[str, Callable[[], Any]], repeats: int, progress: Callable[[str], None] = print
+    sides: Mapping[str, Callable[[], Any]],
+    repeats: int,
+    *,
+    warm_up: Mapping[str, Callable[[], Any]] | None = None,
+    progress: Callable[[str], None] = print,
 ) -> dict[str, list[Any]]:
-    """Run A B C A B C …, the order turned round every time, the first round dropped as warm-up."""
+    """Run A B C A B C …, the order turned round every time, after a dropped round of `warm_up` (default: the
+    sides themselves)."""
+    for warm in (warm_up or sides).values():
+        warm()
     results: dict[str, list[Any]] = {name: [] for name in sides}
-    for repeat in range(repeats + 1):
-        order = list(sides) if repeat % 2 == 0 else list(sides)[::-1]
-        for name in order:
-            result = sides[name]()
-            if repeat:
-                results[name].append(result)
-        progress(f"    round {repeat} of {repeats}")
+    for repeat in range(repeats):
+        for name in list(sides) if repeat % 2 == 0 else list(sides)[::-1]:
+            results[name].append(sides[name]())
+        progress(f"    round {repeat + 1} of {repeats}")
     return results
 
 

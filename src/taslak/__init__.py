@@ -6,14 +6,14 @@ They are imported on first use: `import taslak` alone loads neither PyTorch nor 
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from taslak.core.sampling import Sampling
     from taslak.engine import Answer, Comparison, Event, LanguageModel, load
     from taslak.errors import TaslakError, UserError
-
-__version__ = "0.1.0"
 
 _HOME = {
     "Answer": "taslak.engine",
@@ -40,6 +40,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return version("taslak")
     try:
         module = _HOME[name]
     except KeyError:

@@ -11,7 +11,8 @@ from scipy.stats import chisquare
 import taslak.drafters
 from taslak.drafters.base import REGISTRY, Drafter, DrafterOptions, build
 from taslak.engine.sequence import Answer
-from taslak.models.decoder import Decoder, chain_rows
+from taslak.models.decoder import Decoder
+from taslak.models.target import chain_rows
 from tests.support.decoding import GAMMAS, decode, plain, request
 from tests.support.tiny import near_model, tiny_model
 

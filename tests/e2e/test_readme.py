@@ -1,4 +1,4 @@
-"""The README's examples, run as they stand."""
+"""The examples of the README and the guides, run as they stand."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 
 from tests.e2e.conftest import Taslak
 
-pytestmark = pytest.mark.integration
-
-README = (Path(__file__).resolve().parents[2] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+def blocks(language: str, page: str = "README.md") -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
 
 
 COMMANDS = [
@@ -25,6 +24,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.integration
 def test_the_python_examples_run_one_after_another(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, Any] = {}
     for block in blocks("python"):
@@ -34,6 +34,7 @@ def test_the_python_examples_run_one_after_another(capsys: pytest.CaptureFixture
     assert names["comparison"].identical
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_runs(taslak: Taslak, command: str) -> None:
     stdin = ""
@@ -43,6 +44,12 @@ def test_a_command_runs(taslak: Taslak, command: str) -> None:
     result = taslak(*shlex.split(command)[1:], stdin=stdin)
     assert result.code == 0, result.err
     assert result.out
+
+
+@pytest.mark.parametrize("page", sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+def test_the_guides_python_examples_run(page: str) -> None:
+    for block in blocks("python", page):
+        exec(compile(block, page, "exec"), {})
 
 
 def test_there_are_examples() -> None:

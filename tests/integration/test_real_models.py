@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import taslak
 from taslak.engine import LanguageModel
 from taslak.engine.compare import first_difference
-from taslak.models.decoder import chain_rows
+from taslak.models.target import chain_rows
 
 pytestmark = pytest.mark.integration
 
@@ -56,7 +57,7 @@ def test_speculative_text_is_plain_text(model: LanguageModel, options: dict[str,
         assert difference is None
         assert drafted.text == plain.text
     elif difference is not None:
-        print(f"first difference: {difference}")
+        warnings.warn(f"a near-tie: {difference}", stacklevel=1)
         assert difference.near_tie, difference
     if not options.get("temperature"):
         assert drafted.counts.passes < plain.counts.passes, "an edit repeats its prompt: drafts must pay here"
@@ -68,8 +69,9 @@ def test_logits_of_the_default_model_agree_with_transformers() -> None:
     from taslak.models.loading import resolve
 
     model = taslak.load(DEFAULT)
+    # in float64, so that the difference is our rounding alone, not transformers' as well
     reference = transformers.AutoModelForCausalLM.from_pretrained(
-        resolve(DEFAULT, dtype=torch.float32), dtype=torch.float32
+        resolve(DEFAULT, dtype=torch.float32), dtype=torch.float64
     )
     ids = model.encode(EDIT)
     cache = model.target.allocate(len(ids))
@@ -77,8 +79,7 @@ def test_logits_of_the_default_model_agree_with_transformers() -> None:
     cache.release()
     with torch.inference_mode():
         expected = reference(torch.tensor([ids])).logits[0, :, : logits.shape[1]]
-    # logits of a real model reach ±30 and pass 30 layers: the bound is relative to their size
-    assert (logits - expected).abs().max() < 1e-4 * expected.abs().max()
+    assert (logits - expected).abs().max() < 1e-4
     assert (logits.argmax(-1) == expected.argmax(-1)).all()
 
 

@@ -44,13 +44,14 @@ def tiny_model(
     exact: bool = True,
     dtype: torch.dtype = torch.float32,
     scale: float = 0.25,
-    vocab_size: int | None = None,
+    known: int | None = None,
     **changes: object,
 ) -> Decoder:
-    """A tiny random decoder; two with one seed are the same model."""
+    """A tiny random decoder; two with one seed are the same model. `known`: tokens of its tokenizer, where
+    the head has more rows."""
     config = tiny_config(**changes)  # type: ignore[arg-type]
     weights = {name: weight.to(dtype) for name, weight in random_weights(config, seed, scale).items()}
-    return Decoder(config, weights, vocab_size=vocab_size, exact=exact)
+    return Decoder(config, weights, vocab_size=known, exact=exact)
 
 
 def near_model(seed: int = 0, noise: float = 0.05, *, exact: bool = True, **changes: object) -> Decoder:

@@ -67,6 +67,21 @@ def generate(
             rich_help_panel=DRAFTING,
         ),
     ] = 1,
+    stop_below: Annotated[
+        float,
+        typer.Option(
+            help="End a draft where the drafter's joint confidence falls under this; same text.",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = 0.0,
+    lookup: Annotated[
+        str | None,
+        typer.Option(
+            help="What method fallback tries before the draft model; ngram by default.",
+            metavar="ngram|suffix",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = None,
     verify: Annotated[
         str,
         typer.Option(
@@ -161,6 +176,8 @@ def generate(
             dtype=dtype,
             exact=exact,
             branch=branch,
+            stop_below=stop_below,
+            lookup=lookup,
             device=device,
             progress=progress,
         )
@@ -234,3 +251,5 @@ def _compare(model: LanguageModel, prompt: str, request: dict[str, Any], *, as_j
         print(comparison.speculative.text)
     rendering.note(rendering.settings(model, comparison.speculative))
     rendering.comparison(comparison)
+    if comparison.error is not None:
+        raise SamplingError(comparison.error)

@@ -28,7 +28,12 @@ def note(text: str) -> None:
 
 def settings(model: LanguageModel, answer: Answer, *, speculate: bool = True) -> str:
     """What was really used: model, method, γ, verification, dtype, seed."""
-    how = [model.method, f"γ {model.gamma}", model.verify] if speculate else ["plain"]
+    how = ["plain"]
+    if speculate:
+        how = [model.method, *([model.draft_name] if model.draft_name else []), f"γ {model.gamma}"]
+        how += [f"branch {model.branch}"] if model.branch > 1 else []
+        how += [f"stop below {model.stop_below:g}"] if model.stop_below else []
+        how.append(model.verify)
     return SEPARATOR.join([model.name, *how, model.dtype, f"seed {answer.seed}"])
 
 
@@ -44,6 +49,7 @@ def figures(answer: Answer) -> str:
             f"α {number(counts.alpha)}",
             f"1+α {number(counts.theoretical_speedup)}",
             f"seconds in draft {seconds.draft:.2f} / pass {seconds.pass_:.2f} / other {seconds.other:.2f}",
+            *([f"{answer.dropped} drafts dropped"] if answer.dropped else []),
         ]
     )
 
@@ -57,7 +63,7 @@ def comparison(result: Comparison) -> None:
     """Both closing lines, whether the texts are identical and where they part if not, the speed ratio."""
     note(f"plain        {figures(result.plain)}")
     note(f"speculative  {figures(result.speculative)}")
-    note(SEPARATOR.join([verdict(result), f"speculative is {result.speedup:.2f} times as fast"]))
+    note(SEPARATOR.join([verdict(result), f"speculative is {number(result.speedup)} times as fast"]))
 
 
 def verdict(result: Comparison) -> str:
@@ -70,8 +76,8 @@ def verdict(result: Comparison) -> str:
     alone, together = at.margins
     reason = "a near-tie" if at.near_tie else "NOT a near-tie: please report this"
     return (
-        f"not identical: they part at token {at.position}, {reason} "
-        f"(margin of the two best scores {alone:.1e} alone, {together:.1e} among other rows)"
+        f"not identical: they part at token {at.position}, {reason} (score of the plain token over the "
+        f"other: {alone:.1e} alone, {together:.1e} among other rows; rounding reaches {at.tolerance:.1e})"
     )
 
 

@@ -40,9 +40,11 @@ class Partial:
         return (self.layer,) * self.rows + (0,) * (total - self.rows)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Draft:
     """Proposed tokens as a tree, parents before children, siblings distinct and in decision order.
+
+    Two drafts are equal when they propose the same; tensors are not compared.
 
     tokens:      [N] target token ids
     parents:     [N] index into `tokens`, ROOT = the last committed token
@@ -56,10 +58,10 @@ class Draft:
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()
-    q: Tensor | None = None
+    q: Tensor | None = field(default=None, compare=False)
     q_row: tuple[int, ...] = ()
     confidence: tuple[float, ...] | None = None
-    partial: Partial | None = None
+    partial: Partial | None = field(default=None, compare=False)
     depths: tuple[int, ...] = field(init=False, repr=False, compare=False)
     """[N] 1 for a child of the root."""
 
@@ -125,6 +127,10 @@ class Draft:
         for node, token in enumerate(self.tokens):
             if not 0 <= token < vocab_size:
                 raise DraftError(f"node {node} is token {token}, outside the vocabulary of {vocab_size}")
+        if self.partial is not None:
+            given, rows = self.partial.hidden.shape[0], self.partial.rows
+            if not (1 <= rows <= given == len(self) + 1 and self.partial.layer > 0):
+                raise DraftError(f"partial work for {rows} of {given} rows, from layer {self.partial.layer}")
         if self.q is None:
             if any(row != ONE_HOT for row in self.q_row):
                 raise DraftError("tokens are said to be drawn, but the draft carries no q")

@@ -73,6 +73,9 @@ class Sampling:
         ):
             if not math.isfinite(value) or not low <= value <= high:
                 raise OptionError(f"{name} is {value}; expected a finite number from {low} to {high}")
+        for name in ("no_repeat_ngram", "min_tokens", "top_k"):
+            if not isinstance(getattr(self, name), int):
+                raise OptionError(f"{name} is {getattr(self, name)!r}; expected a whole number")
         for token, bias in self.logit_bias.items():
             if math.isnan(bias) or bias == math.inf:
                 raise OptionError(f"logit_bias of token {token} is {bias}; expected a number, 100 forces")

@@ -16,6 +16,7 @@ from taslak.core.draft import Draft
 from taslak.core.noise import Stream
 from taslak.core.sampling import Sampling
 from taslak.errors import OptionError
+from taslak.models.cache import Block
 from taslak.models.target import Target
 
 
@@ -59,6 +60,7 @@ class View:
     stream:         which stream a draw must use: TOKEN under coupled verification (sharing the target's noise
                     makes both agree as often as they can), DRAFT under rejection
     exact_q:        whether drawn tokens need their q rows (rejection verification reads them)
+    cache:          the target's cache of this sequence, for drafters that run its lower layers themselves
     state:          this drafter's own memory for this sequence; None before its first call
     """
 
@@ -68,6 +70,7 @@ class View:
     key: int
     stream: Stream = Stream.TOKEN
     exact_q: bool = False
+    cache: Block | None = None
     state: Any = None
 
     @property
@@ -114,6 +117,9 @@ class Drafter(Protocol):
         ...
 
 
+LOOKUPS = ("ngram", "suffix")
+
+
 @dataclass(frozen=True, slots=True)
 class DrafterOptions:
     """Settings of the drafters; each reads its own.
@@ -134,6 +140,8 @@ class DrafterOptions:
     def __post_init__(self) -> None:
         if not 1 <= self.branch <= 8:
             raise OptionError(f"branch is {self.branch}; expected 1 to 8")
+        if self.lookup not in LOOKUPS:
+            raise OptionError(f"lookup is {self.lookup!r}; expected one of {', '.join(LOOKUPS)}")
         if not 1 <= self.ngram_min <= self.ngram_max:
             raise OptionError(
                 f"n-gram lengths are {self.ngram_min} to {self.ngram_max}; expected 1 ≤ shortest ≤ longest"
@@ -142,23 +150,45 @@ class DrafterOptions:
 
 Factory = Callable[[Target, DrafterOptions], Drafter]
 
-REGISTRY: dict[str, Factory] = {}
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A registered way to draft, and which settings mean anything to it: others are refused, not ignored.
+
+    needs_draft:  it drafts with a second model
+    trees:        it can propose several children a node (`branch`)
+    confident:    it estimates how likely its tokens are (`stop_below`)
+    looks_up:     it looks up before it drafts (`lookup`)
+    """
+
+    factory: Factory
+    needs_draft: bool = False
+    trees: bool = True
+    confident: bool = True
+    looks_up: bool = False
 
 
-def register(name: str) -> Callable[[Factory], Factory]:
-    """Enter a factory under the method name users type."""
+REGISTRY: dict[str, Method] = {}
+
+
+def register(name: str, **traits: bool) -> Callable[[Factory], Factory]:
+    """Enter a factory under the method name users type; `traits` are the fields of Method."""
 
     def enter(factory: Factory) -> Factory:
-        REGISTRY[name] = factory
+        REGISTRY[name] = Method(factory, **traits)
         return factory
 
     return enter
 
 
+def method(name: str) -> Method:
+    """The registered method of this name. Raises OptionError for an unknown one."""
+    try:
+        return REGISTRY[name]
+    except KeyError:
+        raise OptionError(f"method is {name!r}; expected one of {', '.join(sorted(REGISTRY))}") from None
+
+
 def build(name: str, target: Target, options: DrafterOptions) -> Drafter:
     """The drafter of this name. Raises OptionError for an unknown name or missing options."""
-    try:
-        factory = REGISTRY[name]
-    except KeyError:
-        raise OptionError(f"no method {name!r}; known: {', '.join(sorted(REGISTRY))}") from None
-    return factory(target, options)
+    return method(name).factory(target, options)

@@ -7,24 +7,21 @@ drawn children are kept, so the tree's shape never depends on what was drawn.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from taslak.core.draft import EMPTY, ONE_HOT, ROOT, Draft
 from taslak.core.sampling import Distribution, distribution
 from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, register
-from taslak.errors import OptionError
+from taslak.errors import OptionError, SamplingError
 from taslak.models.cache import Block
-from taslak.models.decoder import chain_rows
-from taslak.models.target import Target
+from taslak.models.target import Target, chain_rows
 
 _CHUNK = 512
 """Rows of one catch-up pass."""
-
-_SPARE = 32
-"""Positions reserved past what is needed now, so that the cache is not replaced at every step."""
 
 
 @dataclass(slots=True)
@@ -52,11 +49,14 @@ class _Growing:
     tip: int = ROOT
     """The node to expand next."""
     joint: float = 1.0
+    stuck: bool = False
+    """The draft model left nothing to choose from."""
 
     @property
     def done(self) -> bool:
         return (
-            len(self.branch) >= self.budget.depth
+            self.stuck
+            or len(self.branch) >= self.budget.depth
             or len(self.tokens) >= self.budget.nodes
             or self.joint < self.budget.stop_below
         )
@@ -83,10 +83,7 @@ class DraftModel:
         self._branch = branch
 
     def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
-        growing = [
-            self._start(view, budget) if self._serves(view, budget) else None
-            for view, budget in zip(views, budgets, strict=True)
-        ]
+        growing = [self._start(view, budget) for view, budget in zip(views, budgets, strict=True)]
         active = [g for g in growing if g is not None]
         if active:
             logits = self._catch_up(active)  # [n, V]
@@ -115,24 +112,22 @@ class DraftModel:
             view.state.cache.release()
             view.state = None
 
-    def _serves(self, view: View, budget: Budget) -> bool:
-        return (
-            budget.depth > 0 and budget.nodes > 0 and len(view.tokens) + budget.depth <= self._model.context
-        )
-
-    def _start(self, view: View, budget: Budget) -> _Growing:
-        """Cut what is remembered to what is still true, and make room for this draft."""
-        state: _State | None = view.state
-        if state is not None:
-            # the last committed token is always run again: its logits are what the draft starts from
-            known = min(_common(state.tokens, view.tokens), len(view.tokens) - 1)
-            state.cache.crop(known)
-            del state.tokens[known:]
-        if state is None or state.cache.capacity < len(view.tokens) + budget.depth:
-            room = min(2 * len(view.tokens) + budget.depth + _SPARE, self._model.context + budget.depth)
-            self.forget(view)
-            state = view.state = _State(self._model.allocate(room), [])
-        return _Growing(view, budget, state)
+    def _start(self, view: View, budget: Budget) -> _Growing | None:
+        """Cut what is remembered to what is still true, and make room for this draft. None where it can't
+        serve: nothing to draft, its own context is full, or a token is not in its vocabulary."""
+        depth = min(budget.depth, self._model.context - len(view.tokens))
+        if depth <= 0 or budget.nodes <= 0:
+            return None
+        state: _State = view.state or _State(self._model.allocate(0), [])
+        view.state = state
+        # the last committed token is always run again: its logits are what the draft starts from
+        known = min(_common(state.tokens, view.tokens), len(view.tokens) - 1)
+        if max(view.tokens[known:]) >= self._model.vocab_size:
+            return None
+        state.cache.crop(known)
+        del state.tokens[known:]
+        state.cache.reserve(len(view.tokens) + depth)
+        return _Growing(view, replace(budget, depth=depth), state)
 
     def _catch_up(self, active: Sequence[_Growing]) -> Tensor:
         """Run the committed tokens the cache lacks; logits after the last one. -> Float[n, V]."""
@@ -154,7 +149,7 @@ class DraftModel:
                 active[i].state.cache.keep(range(len(chunk)))
                 active[i].state.tokens += chunk
                 if ends:
-                    last[i] = logits[row]
+                    last[i] = logits[row].clone()  # the next chunk of another sequence ends their validity
                     row += 1
         return torch.stack([row for row in last if row is not None])
 
@@ -162,7 +157,12 @@ class DraftModel:
         """Draw the children of the tip and move on to the first. logits: [V]."""
         view = g.view
         row = logits[: self._vocab_size]
-        dist = distribution(row, view.tokens, g.branch, view.prompt_length, view.sampling)
+        row = F.pad(row, (0, self._vocab_size - row.numel()), value=-torch.inf)
+        try:
+            dist = distribution(row, view.tokens, g.branch, view.prompt_length, view.sampling)
+        except SamplingError:  # expanding no further is always allowed; other sequences go on
+            g.stuck = True
+            return
         position = view.position + len(g.branch)
         width = min(self._branch, g.budget.nodes - len(g.tokens))
         if view.sampling.greedy:
@@ -172,7 +172,7 @@ class DraftModel:
             children = dist.top(width, view.key, view.stream, position)
             drawn = view.exact_q
         if drawn:
-            g.q.append(_padded(dist, self._vocab_size))
+            g.q.append(dist.probabilities(self._vocab_size).float())
         likely = torch.softmax(row[None], dim=-1)[0]
         first = len(g.tokens)
         for child in children:
@@ -193,11 +193,6 @@ def _best(row: Tensor, dist: Distribution, width: int) -> list[int]:
     return [chosen, *runners_up[: width - 1]]
 
 
-def _padded(dist: Distribution, vocab_size: int) -> Tensor:
-    """The distribution as a q row, Float32[V]."""
-    return dist.probabilities(vocab_size).float()
-
-
 def _common(known: Sequence[int], tokens: Sequence[int]) -> int:
     """Length of the longest common prefix."""
     short = min(len(known), len(tokens))
@@ -206,7 +201,7 @@ def _common(known: Sequence[int], tokens: Sequence[int]) -> int:
     return next(i for i in range(short) if known[i] != tokens[i])
 
 
-@register("draft-model")
+@register("draft-model", needs_draft=True)
 def _build(target: Target, options: DrafterOptions) -> DraftModel:
     if options.draft is None:
         raise OptionError("method draft-model needs a draft model; name one with --draft")

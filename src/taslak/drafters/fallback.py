@@ -14,8 +14,6 @@ from taslak.drafters.base import Budget, Drafter, DrafterOptions, Needs, Report,
 from taslak.errors import OptionError
 from taslak.models.target import Target
 
-LOOKUPS = ("ngram", "suffix")
-
 _SHARED = tuple(field.name for field in fields(View) if field.name != "state")
 
 
@@ -84,11 +82,9 @@ class Fallback:
         return parts
 
 
-@register("fallback")
+@register("fallback", needs_draft=True, looks_up=True)
 def _fallback(target: Target, options: DrafterOptions) -> Drafter:
-    """Raises OptionError without a draft model, or for a look-up that is none."""
-    if options.lookup not in LOOKUPS:
-        raise OptionError(f"no look-up {options.lookup!r}; expected one of {', '.join(LOOKUPS)}")
+    """Raises OptionError without a draft model."""
     if options.draft is None:
         raise OptionError("method 'fallback' needs a draft model and got none; name one with --draft")
     return Fallback(build(options.lookup, target, options), build("draft-model", target, options))

@@ -169,6 +169,6 @@ class Ngram:
         view.state = None
 
 
-@register("ngram")
+@register("ngram", trees=False, confident=False)
 def _ngram(target: Target, options: DrafterOptions) -> Drafter:
     return Ngram(target.vocab_size, longest=options.ngram_max, shortest=options.ngram_min)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,15 +12,15 @@ import torch
 from taslak.core.noise import Stream, fresh_seed, gumbel, noise_key
 from taslak.core.sampling import distribution
 from taslak.engine.sequence import Answer, Request
+from taslak.engine.step import CHUNK
 from taslak.errors import OptionError
-from taslak.models.decoder import chain_rows
-from taslak.models.target import Target
+from taslak.models.target import Target, chain_rows
 
 if TYPE_CHECKING:
     from taslak.engine.language_model import LanguageModel
 
 NEAR_TIE = 1e-3
-"""Two best scores closer than this may swap places when sums are rounded in another order."""
+"""In float32, scores closer than this may swap places when sums are rounded in another order."""
 
 _WIDE = 8
 """Rows of the pass that stands for a verifying one."""
@@ -28,26 +30,31 @@ _WIDE = 8
 class Difference:
     """The first place where two answers part.
 
-    position:  token of the answer, from 0
+    position:   token of the answer, from 0
     plain, speculative: the two token ids, None where that answer had already ended
-    margins:   score of the best token over the second best, decoded alone and among 8 rows; a score is the
-               logit over the temperature, plus the draw's noise
+    margins:    score of the plain token over that of the speculative one, decoded alone and among 8 rows; a
+                score is the logit, over the temperature and with the draw's noise where one is drawn.
+                Infinite where a setting cuts off one of the two
+    tolerance:  how much rounding may move a score: one step of the dtype at the largest logit, 1e-3 at least
     """
 
     position: int
     plain: int | None
     speculative: int | None
     margins: tuple[float, float]
+    tolerance: float
 
     @property
     def near_tie(self) -> bool:
-        """Whether rounding explains it; otherwise something is wrong."""
-        return min(self.margins) < NEAR_TIE
+        """Whether rounding explains it: the two are nearly equal, or the width of the pass alone turns them
+        round. Otherwise something is wrong."""
+        alone, together = self.margins
+        return min(abs(alone), abs(together)) < self.tolerance or (alone > 0) != (together > 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two answers to one prompt. `speedup`: tokens a second, speculative over plain."""
+    """Two answers to one prompt. `speedup`: tokens a second, speculative over plain; None if one failed."""
 
     plain: Answer
     speculative: Answer
@@ -62,8 +69,15 @@ class Comparison:
         return self.plain.ids == self.speculative.ids and self.plain.text == self.speculative.text
 
     @property
-    def speedup(self) -> float:
+    def speedup(self) -> float | None:
+        if self.error is not None or not self.plain.ids:
+            return None
         return self.speculative.tokens_per_second / self.plain.tokens_per_second
+
+    @property
+    def error(self) -> str | None:
+        """Why one of the answers failed, if one did."""
+        return self.plain.error or self.speculative.error
 
     def as_json(self) -> dict[str, Any]:
         """The keys of `taslak generate --compare --json`."""
@@ -81,7 +95,7 @@ class Comparison:
                 "position": difference.position,
                 "plain": difference.plain,
                 "speculative": difference.speculative,
-                "margins": list(difference.margins),
+                "margins": [m if math.isfinite(m) else None for m in difference.margins],
                 "near_tie": difference.near_tie,
             },
         }
@@ -94,6 +108,7 @@ def answer_json(answer: Answer, *, method: str, gamma: int, verify: str, dtype: 
         "text": answer.text,
         "ids": list(answer.ids),
         "finish_reason": answer.finish_reason,
+        "error": answer.error,
         "tokens": len(answer.ids),
         "prompt_tokens": answer.prompt_tokens,
         "tokens_per_second": answer.tokens_per_second,
@@ -127,7 +142,7 @@ def compare(model: LanguageModel, prompt: Any, *, raw: bool = False, **options: 
     speculative = model.generate(prompt, raw=raw, speculate=True, **options)
     request = model.requests(prompt, raw=raw, **options)[0]
     difference = None
-    if model.verify == "coupled":
+    if model.verify == "coupled" or request.sampling.greedy:  # only sampled rejection may give another text
         difference = first_difference(model.target, request, plain, speculative)
     return Comparison(plain, speculative, difference, model.method, model.gamma, model.verify, model.dtype)
 
@@ -141,35 +156,45 @@ def first_difference(
     short = min(len(plain.ids), len(speculative.ids))
     at = next((i for i in range(short) if plain.ids[i] != speculative.ids[i]), short)
     context = [*request.prompt, *plain.ids[:at]]
-    return Difference(
-        position=at,
-        plain=plain.ids[at] if at < len(plain.ids) else None,
-        speculative=speculative.ids[at] if at < len(speculative.ids) else None,
-        margins=(
-            _margin(target, request, plain.seed, context, 1),
-            _margin(target, request, plain.seed, context, _WIDE),
-        ),
-    )
+    ids = _at(plain, at), _at(speculative, at)
+    alone, tolerance = _margin(target, request, plain.seed, context, 1, ids)
+    together, _ = _margin(target, request, plain.seed, context, _WIDE, ids)
+    return Difference(at, ids[0], ids[1], (alone, together), tolerance)
 
 
-def _margin(target: Target, request: Request, seed: int, context: list[int], width: int) -> float:
-    """Best score over second best after `context`, its last `width` tokens run in one pass."""
+def _at(answer: Answer, position: int) -> int | None:
+    return answer.ids[position] if position < len(answer.ids) else None
+
+
+def _margin(
+    target: Target,
+    request: Request,
+    seed: int,
+    context: Sequence[int],
+    width: int,
+    ids: tuple[int | None, int | None],
+) -> tuple[float, float]:
+    """Score of the first id over the second after `context`, its last `width` tokens run in one pass, and the
+    tolerance. An ended answer has no score: its margin is that of the other token, infinite."""
     cache = target.allocate(len(context))
     try:
-        head = len(context) - min(width, len(context))
-        for token in context[:head]:
-            target.forward([chain_rows(cache, [token], 0)])
-            cache.keep([0])
-        logits = target.forward([chain_rows(cache, context[head:], 1)]).logits[0]
+        head = max(0, len(context) - width)
+        for start in range(0, head, CHUNK):
+            chunk = context[start : min(start + CHUNK, head)]
+            target.forward([chain_rows(cache, chunk, 0)])
+            cache.keep(range(len(chunk)))
+        logits = target.forward([chain_rows(cache, context[head:], 1)]).logits[0].cpu()
     finally:
         cache.release()
-    p = distribution(logits, context, (), len(request.prompt), request.sampling)
-    if request.sampling.greedy:
-        scores = logits.double()
-    else:
-        key = noise_key(seed, request.choice)
-        scores = p.z + gumbel(key, Stream.TOKEN, len(context), p.ids)
-    if scores.numel() < 2:
-        return float("inf")
-    best, second = torch.topk(scores, 2).values.tolist()
-    return float(best - second)
+    sampling = request.sampling
+    temperature = 1.0 if sampling.greedy else sampling.temperature
+    p = distribution(logits, context, (), len(request.prompt), replace(sampling, temperature=temperature))
+    scores = p.z
+    if not sampling.greedy:
+        scores = scores + gumbel(noise_key(seed, request.choice), Stream.TOKEN, len(context), p.ids)
+    first, second = (
+        float(scores[p.ids == i]) if i is not None and bool((p.ids == i).any()) else -math.inf for i in ids
+    )
+    largest = float(logits[logits > -math.inf].abs().max())
+    tolerance = max(NEAR_TIE, torch.finfo(target.dtype).eps * largest) / temperature
+    return (0.0 if first == second else first - second), tolerance

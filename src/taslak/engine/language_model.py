@@ -10,10 +10,11 @@ from typing import Any, overload
 
 import torch
 
-import taslak.drafters  # noqa: F401  (fills the registry)
+from taslak.core.noise import fresh_seed
 from taslak.core.sampling import Sampling
 from taslak.core.verify import VERIFIERS
-from taslak.drafters.base import REGISTRY, DrafterOptions, build
+from taslak.drafters import base
+from taslak.drafters.base import DrafterOptions
 from taslak.engine.compare import Comparison, compare
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Event, Request
@@ -21,13 +22,11 @@ from taslak.engine.step import Engine, FixedGamma
 from taslak.errors import OptionError, PromptError
 from taslak.models.loading import DEFAULT_PACK, Notice, Progress
 from taslak.models.pretrained import Pretrained, load_pretrained
+from taslak.models.target import chain_rows
 
 Message = Mapping[str, str]
 Prompt = str | Seq[Message]
 """Plain text, or chat messages of {"role", "content"}."""
-
-USES_DRAFT = frozenset({"draft-model", "fallback"})
-"""Methods that need a second model; the others refuse one rather than ignore it."""
 
 _SAMPLING = frozenset(f.name for f in fields(Sampling)) - {"eos"}
 
@@ -44,10 +43,10 @@ class LanguageModel:
         gamma: int = 5,
         verify: str = "coupled",
         branch: int = 1,
-        lookup: str = "ngram",
+        stop_below: float = 0.0,
+        lookup: str | None = None,
     ) -> None:
-        if verify not in VERIFIERS:
-            raise OptionError(f"verify is {verify!r}; expected one of {', '.join(VERIFIERS)}")
+        _check_method(method, draft is not None, branch, stop_below, lookup)
         if draft is not None:
             target.tokenizer.require_same_as(draft.tokenizer)
         self.name = target.name
@@ -55,13 +54,17 @@ class LanguageModel:
         self.method = method
         self.gamma = gamma
         self.branch = branch
+        self.stop_below = stop_below
         self.verify = verify
         self.dtype = target.dtype
         self.tokenizer = target.tokenizer
         self.target = target.decoder
-        options = DrafterOptions(draft=None if draft is None else draft.decoder, branch=branch, lookup=lookup)
-        self.drafter = build(method, target.decoder, options)
-        self.engine = Engine(target.decoder, self.drafter, FixedGamma(gamma, branch))
+        self._decoders = [target.decoder] if draft is None else [target.decoder, draft.decoder]
+        options = DrafterOptions(
+            draft=None if draft is None else draft.decoder, branch=branch, lookup=lookup or "ngram"
+        )
+        self.drafter = base.build(method, target.decoder, options)
+        self.engine = Engine(target.decoder, self.drafter, FixedGamma(gamma, branch, stop_below))
 
     @overload
     def generate(self, prompt: str, *, raw: bool = ..., **options: Any) -> Answer: ...
@@ -85,7 +88,8 @@ class LanguageModel:
         requests = [r for p in prompts for r in self.requests(p, raw=raw, **options)]
         scheduler = Scheduler(self.engine, self.tokenizer)
         numbers = [scheduler.add(request) for request in requests]
-        answers = {number: event.answer for number, event in scheduler.run() if event.answer is not None}
+        with closing(scheduler.run()) as steps:
+            answers = {number: event.answer for number, event in steps if event.answer is not None}
         ordered = [answers[number] for number in numbers]
         return ordered[0] if single and n == 1 else ordered
 
@@ -106,19 +110,25 @@ class LanguageModel:
 
     def warm_up(self) -> None:
         """Touch every weight once, so that the first timed answer does not pay for reading them."""
-        self.generate("a b a b a", raw=True, max_tokens=3)
+        for decoder in self._decoders:
+            cache = decoder.allocate(2)
+            decoder.forward([chain_rows(cache, [0, 1], 1)])
+            cache.release()
 
     def encode(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """Token ids of a prompt. Raises PromptError for an empty one or one of another kind."""
+        messages = prompt
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise PromptError("the prompt is empty; expected some text")
             if raw or not self.tokenizer.has_chat_template:
                 return self.tokenizer.encode(prompt)
-            prompt = [{"role": "user", "content": prompt}]
+            messages = [{"role": "user", "content": prompt}]
+        if not isinstance(messages, list | tuple) or not all(isinstance(m, Mapping) for m in messages):
+            raise PromptError(f"a prompt is text or a list of chat messages; got {type(prompt).__name__}")
         if raw or not self.tokenizer.has_chat_template:
             raise PromptError(f"{self.name} has no chat template to render messages with; give plain text")
-        return self.tokenizer.chat(prompt)
+        return self.tokenizer.chat(messages)
 
     def requests(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> list[Request]:
         """The requests `generate` would run for one prompt. Raises OptionError for an unknown option."""
@@ -130,7 +140,12 @@ class LanguageModel:
         n = int(options.get("n", 1))
         if n < 1:
             raise OptionError(f"n is {n}; expected at least 1")
-        stop = options.get("stop", ())
+        stop = options.get("stop") or ()
+        eos = options.get("eos", self.tokenizer.eos_ids)
+        eos = () if eos is None else (eos,) if isinstance(eos, int) else eos
+        seed = options.get("seed")
+        if seed is None:
+            seed = fresh_seed()  # one for all choices: with it each of them can be had again
         ids = self.encode(prompt, raw)
         return [
             Request(
@@ -138,8 +153,8 @@ class LanguageModel:
                 sampling=Sampling(**{k: v for k, v in options.items() if k in _SAMPLING}),
                 max_tokens=options.get("max_tokens", 256),
                 stop=(stop,) if isinstance(stop, str) else tuple(stop),
-                eos=tuple(options.get("eos", self.tokenizer.eos_ids)),
-                seed=options.get("seed"),
+                eos=tuple(token for token in eos if token < self.target.vocab_size),
+                seed=seed,
                 choice=choice,
                 verify=self.verify,
                 speculate=bool(options.get("speculate", True)),
@@ -156,7 +171,8 @@ def load(
     gamma: int = 5,
     verify: str = "coupled",
     branch: int = 1,
-    lookup: str = "ngram",
+    stop_below: float = 0.0,
+    lookup: str | None = None,
     dtype: str = "float32",
     draft_dtype: str | None = None,
     exact: bool = False,
@@ -171,27 +187,55 @@ def load(
     gamma:         drafted depth of a step, 1 to 16
     verify:        "coupled" (a seed's text is that of plain decoding) or "rejection" (the same distribution)
     branch:        children a node of the draft (1 = linear); nodes a step = gamma · branch
+    stop_below:    a draft ends early where the drafter's joint confidence in it falls under this; the text
+                   stays the same (0 = always draft γ tokens)
+    lookup:        what method "fallback" tries first, "ngram" (None) or "suffix"
     exact:         the width-invariant reference mode: identical text guaranteed, slower
     draft_dtype:   None = `dtype`
 
     Raises the UserErrors of `taslak.errors`: what was given, what was expected, what to do.
     """
     method = method or ("draft-model" if draft else "ngram")
-    if method not in REGISTRY:
-        raise OptionError(f"method is {method!r}; expected one of {', '.join(sorted(REGISTRY))}")
-    if draft is not None and method not in USES_DRAFT:
-        raise OptionError(f"method {method} uses no draft model, but {draft} is named; leave one of them out")
-    if draft is None and method in USES_DRAFT:
-        raise OptionError(f"method {method} needs a draft model; name one with --draft")
-    FixedGamma(gamma, branch)  # a wrong γ is told before anything is downloaded
-    DrafterOptions(branch=branch, lookup=lookup)
+    _check_method(method, draft is not None, branch, stop_below, lookup)
+    if verify not in VERIFIERS:
+        raise OptionError(f"verify is {verify!r}; expected one of {', '.join(VERIFIERS)}")
+    # wrong settings are told before anything is downloaded
+    FixedGamma(gamma, branch, stop_below)
+    DrafterOptions(branch=branch, lookup=lookup or "ngram")
     common: dict[str, Any] = {"device": device, "progress": progress, "notice": notice}
-    target = load_pretrained(model, dtype=dtype, exact=exact, **common)
-    # a draft's last bits can't reach the text, so the draft model always takes the quick path
-    drafting = load_pretrained(draft, dtype=draft_dtype or dtype, **common) if draft is not None else None
+    share = 1.0 if draft is None else 0.5
+    target = load_pretrained(model, dtype=dtype, exact=exact, share=share, **common)
+    drafting = None
+    if draft is not None:
+        # what the target has to be exact in, its own draws, doesn't depend on a draft's last bits: the draft
+        # model takes the quick path in exact mode too
+        taken = target.decoder.weight_bytes
+        drafting = load_pretrained(draft, dtype=draft_dtype or dtype, share=share, taken=taken, **common)
     return LanguageModel(
-        target, drafting, method=method, gamma=gamma, verify=verify, branch=branch, lookup=lookup
+        target,
+        drafting,
+        method=method,
+        gamma=gamma,
+        verify=verify,
+        branch=branch,
+        stop_below=stop_below,
+        lookup=lookup,
     )
+
+
+def _check_method(name: str, has_draft: bool, branch: int, stop_below: float, lookup: str | None) -> None:
+    """Raise OptionError for an unknown method, and for a setting that it would silently ignore."""
+    method = base.method(name)
+    if has_draft and not method.needs_draft:
+        raise OptionError(f"method {name} uses no draft model, but one is named; leave one of them out")
+    if method.needs_draft and not has_draft:
+        raise OptionError(f"method {name} needs a draft model; name one (draft=, --draft)")
+    if branch > 1 and not method.trees:
+        raise OptionError(f"method {name} drafts one line; branch is {branch}, expected 1")
+    if stop_below > 0 and not method.confident:
+        raise OptionError(f"method {name} has no confidence to stop at; leave stop_below out")
+    if lookup is not None and not method.looks_up:
+        raise OptionError(f"method {name} tries no look-up first; leave lookup out")
 
 
 def _events(scheduler: Scheduler) -> Iterator[Event]:

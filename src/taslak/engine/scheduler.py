@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Generator
-from dataclasses import replace
 
 from taslak.engine.sequence import Event, Request, Sequence
 from taslak.engine.step import Engine
@@ -27,14 +26,23 @@ class Scheduler:
         self._next = 0
 
     def add(self, request: Request) -> int:
-        """Queue a request; the number its events carry. Raises PromptError, OptionError."""
+        """Queue a request; the number its events carry. Raises PromptError, OptionError, and MemoryLimitError
+        for one that would not fit into the cache even alone."""
         target = self._engine.target
         request.check(target.vocab_size, target.context)
-        # the end-of-text ids are what min_tokens holds back
-        request = replace(request, sampling=replace(request.sampling, eos=tuple(request.eos)))
+        need, limit = self._positions(request), target.cache_limit
+        if limit is not None and need > limit:
+            raise MemoryLimitError(
+                f"prompt and answer need {need} cache positions and memory gives {limit}; "
+                "use a shorter prompt or a lower max_tokens"
+            )
         self._next += 1
         self._waiting.append((self._next - 1, request))
         return self._next - 1
+
+    def _positions(self, request: Request) -> int:
+        """Cache positions the request may need, its drafts included."""
+        return request.positions(self._engine.target.context) + self._engine.policy.max_nodes
 
     def run(self) -> Generator[tuple[int, Event], None, None]:
         """Step until nothing is left. Closing the iterator frees what is still running."""
@@ -49,9 +57,11 @@ class Scheduler:
     def step(self) -> list[tuple[int, Event]]:
         """Admit what fits, advance all running sequences by one pass. Events of those that got tokens.
 
-        Raises MemoryLimitError when a request doesn't even fit alone.
+        Raises MemoryLimitError when not even one request can be given its memory.
         """
         self._admit()
+        if not self._running:
+            return []
         self._engine.step(list(self._running.values()))
         events = []
         for number, sequence in list(self._running.items()):
@@ -63,20 +73,25 @@ class Scheduler:
         return events
 
     def cancel(self, number: int) -> None:
-        """Stop a running request and free its memory."""
-        self._engine.forget(self._running.pop(number))
+        """Stop a request, running or waiting, and free its memory. Harmless for one that is over."""
+        if number in self._running:
+            self._engine.forget(self._running.pop(number))
+        self._waiting = deque(entry for entry in self._waiting if entry[0] != number)
 
     def _admit(self) -> None:
-        target, policy = self._engine.target, self._engine.policy
+        target = self._engine.target
         while self._waiting and len(self._running) < self._max_running:
             number, request = self._waiting[0]
-            most = target.context if request.max_tokens is None else len(request.prompt) + request.max_tokens
             try:
-                cache = target.allocate(min(most, target.context) + policy.max_nodes)
+                cache = target.allocate(self._positions(request))
             except MemoryLimitError:
                 if not self._running:
                     self._waiting.popleft()
                     raise
                 return
             self._waiting.popleft()
-            self._running[number] = Sequence(request, cache, self._tokenizer, target.context)
+            try:
+                self._running[number] = Sequence(request, cache, self._tokenizer, target.context)
+            except BaseException:
+                cache.release()
+                raise

@@ -6,7 +6,7 @@ Commits tokens one at a time; what comes after the first stop never existed.
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from taslak.core.counts import Counts
@@ -44,6 +44,15 @@ class Request:
     verify: str = "coupled"
     speculate: bool = True
 
+    def __post_init__(self) -> None:
+        # the end-of-text ids are what min_tokens holds back
+        object.__setattr__(self, "sampling", replace(self.sampling, eos=tuple(self.eos)))
+
+    def positions(self, context: int) -> int:
+        """Cache positions the request may come to need, drafts not counted."""
+        most = context if self.max_tokens is None else len(self.prompt) + self.max_tokens
+        return min(most, context)
+
     def check(self, vocab_size: int, context: int) -> None:
         """Raise PromptError or OptionError for what no answer can be made from."""
         if not self.prompt:
@@ -57,6 +66,8 @@ class Request:
             raise OptionError(f"max_tokens is {self.max_tokens}; expected at least 1")
         if self.verify not in VERIFIERS:
             raise OptionError(f"verify is {self.verify!r}; expected one of {', '.join(VERIFIERS)}")
+        if self.seed is not None:
+            noise_key(self.seed)
         sampling = self.sampling
         for ids in (self.prompt, self.eos, sampling.logit_bias, sampling.banned, sampling.forced):
             for token in ids:
@@ -66,13 +77,11 @@ class Request:
 
 @dataclass(slots=True)
 class Seconds:
-    """Wall-clock seconds of the steps a sequence took part in. `prefill` is the part of `pass_` spent on
-    passes that decided nothing for it."""
+    """Wall-clock seconds of the steps that ran while the sequence did."""
 
     draft: float = 0.0
     pass_: float = 0.0
     other: float = 0.0
-    prefill: float = 0.0
 
     @property
     def total(self) -> float:
@@ -151,6 +160,7 @@ class Sequence:
             key=noise_key(self.seed, request.choice),
             stream=Stream.TOKEN if request.verify == "coupled" else Stream.DRAFT,
             exact_q=request.verify == "rejection",
+            cache=cache,
         )
 
     @property

@@ -42,21 +42,26 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FixedGamma:
-    """The same depth in every step, `branch` siblings at each. Raises OptionError for γ outside 1 … 16."""
+    """The same depth in every step, `branch` siblings at each; a draft ends early where its joint confidence
+    falls under `stop_below`. Raises OptionError for γ outside 1 … 16 or a confidence outside 0 … 1."""
 
     gamma: int
     branch: int = 1
+    stop_below: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.gamma <= 16:
             raise OptionError(f"gamma is {self.gamma}; expected 1 to 16")
+        if not 0.0 <= self.stop_below <= 1.0:
+            raise OptionError(f"stop_below is {self.stop_below}; expected a confidence from 0 to 1")
 
     @property
     def max_nodes(self) -> int:
         return self.gamma * self.branch
 
     def budgets(self, sequences: Seq[Sequence]) -> list[Budget]:
-        return [Budget(depth=self.gamma, nodes=self.max_nodes) for _ in sequences]
+        budget = Budget(self.gamma, self.max_nodes, self.stop_below)
+        return [budget] * len(sequences)
 
 
 @dataclass(slots=True)
@@ -107,25 +112,21 @@ class Engine:
         self._propose([turn for turn in turns if turn.decides])
         drafted = perf_counter()
         output = self.target.forward([turn.rows() for turn in turns], capture=self._features)
-        if self.target.device.type != "cpu":
-            output.logits.cpu()  # the pass is over when its logits are there, not when it was queued
+        logits = output.logits.cpu()  # elsewhere than on the CPU this is also where the pass is waited for
         passed = perf_counter()
-        reports = self._decide(turns, output.logits, output.features)
+        reports = self._decide(turns, logits, output.features)
         self._observe(turns, reports)
         ended = perf_counter()
-        for turn in turns:
-            seconds = turn.sequence.seconds
-            seconds.draft += drafted - started
-            seconds.pass_ += passed - drafted
-            seconds.other += ended - passed
-            if not turn.sequence.accepted:
-                seconds.prefill += passed - drafted
+        for sequence in sequences:
+            sequence.seconds.draft += drafted - started
+            sequence.seconds.pass_ += passed - drafted
+            sequence.seconds.other += ended - passed
 
     def _turns(self, sequences: Seq[Sequence]) -> list[_Turn]:
-        """Share the pass: those with one pending token always go, prompts take what is left of the chunk."""
+        """Share the pass: one pending token always goes, prompts take the chunk in order of arrival."""
         room = CHUNK
         turns = []
-        for sequence in sorted(sequences, key=lambda s: s.pending):
+        for sequence in sorted(sequences, key=lambda s: s.pending > 1):
             take = min(sequence.pending, room)
             if take:
                 turns.append(_Turn(sequence, take))
@@ -150,8 +151,14 @@ class Engine:
         for turn, budget, draft in zip(drafting, budgets, drafts, strict=True):
             try:
                 draft.check(self.target.vocab_size)
-                if draft.partial is not None and turn.take != 1:
-                    raise DraftError("lower layers were run for a draft whose root is still in the prompt")
+                partial = draft.partial
+                if partial is not None and not (
+                    turn.take == 1
+                    and partial.rows == turn.sequence.cache.nodes
+                    and partial.layer < self.target.layers
+                    and partial.hidden.shape[1] == self.target.hidden_size
+                ):
+                    raise DraftError("the lower-layer work handed over does not fit the draft's rows")
                 if draft.depth > budget.depth or len(draft) > budget.nodes:
                     raise DraftError(
                         f"a draft of depth {draft.depth} and {len(draft)} nodes exceeds {budget}"
@@ -209,13 +216,14 @@ class Engine:
         return path
 
     def _observe(self, turns: Seq[_Turn], reports: Seq[Report]) -> None:
-        if self.drafter is None:
+        heard = [(t, r) for t, r in zip(turns, reports, strict=True) if t.sequence.request.speculate]
+        if self.drafter is None or not heard:
             return
         try:
-            self.drafter.observe([turn.sequence.view for turn in turns], reports)
+            self.drafter.observe([turn.sequence.view for turn, _ in heard], [report for _, report in heard])
         except Exception as error:
             self._complain(error)
-            self._reset(turns)
+            self._reset([turn for turn, _ in heard])
 
     def forget(self, sequence: Sequence) -> None:
         """Free everything kept for a sequence. Calling it twice is harmless."""

@@ -27,7 +27,8 @@ class TextStream:
         self._stops = [stop for stop in stops if stop]
         self._ids = list(before[-1:])
         self._start = 0  # ids before it no longer influence what is decoded
-        self._read = len(self._ids)  # ids before it have been turned into text
+        self._read = len(self._ids)  # ids before it end on a whole code point
+        self._done = self._length()  # characters of decode(ids[start:]) that have been released
         self._held = ""  # text that may be the beginning of a stop string
         self.text = ""
         self.stopped = False
@@ -35,27 +36,31 @@ class TextStream:
     def push(self, token: int) -> str:
         """Take one more token. Sets `stopped` when a stop string is complete; text then ends before it."""
         self._ids.append(token)
-        known = self._tokenizer.decode(self._ids[self._start : self._read])
-        whole = self._tokenizer.decode(self._ids[self._start :])
-        # a trailing replacement character is a code point whose other bytes are still to come
-        if len(whole) <= len(known) or whole.endswith(_REPLACEMENT):
-            return ""
-        self._start, self._read = self._read, len(self._ids)
-        return self._release(whole[len(known) :])
+        decoded = self._tokenizer.decode(self._ids[self._start :])
+        # trailing replacement characters are a code point whose other bytes are still to come
+        whole = decoded.rstrip(_REPLACEMENT)
+        new = whole[self._done :]
+        self._done = max(self._done, len(whole))
+        if len(whole) == len(decoded):
+            self._start, self._read = self._read, len(self._ids)
+            self._done = self._length()
+        return self._release(new)
 
     def finish(self) -> str:
         """No more tokens will come: give up waiting and return what was held back."""
         if self.stopped:
             return ""
-        known = self._tokenizer.decode(self._ids[self._start : self._read])
-        rest = self._tokenizer.decode(self._ids[self._start :])[len(known) :]
-        self._start = self._read = len(self._ids)
+        rest = self._tokenizer.decode(self._ids[self._start :])[self._done :]
+        self._done += len(rest)
         shown = self._release(rest)
         if not self.stopped:
             shown += self._held
             self.text += self._held
             self._held = ""
         return shown
+
+    def _length(self) -> int:
+        return len(self._tokenizer.decode(self._ids[self._start :]))
 
     def _release(self, new: str) -> str:
         buffer = self._held + new

@@ -29,18 +29,23 @@ class Pool:
         head_size: int,
         dtype: torch.dtype,
         device: torch.device,
-        max_pages: int | None = None,
+        max_bytes: int | None = None,
     ) -> None:
         self._shape = (layers, kv_heads, head_size)
-        self._max_pages = max_pages
         self._free: list[int] = []  # ascending
         self.keys = torch.empty((layers, 0, kv_heads, head_size), dtype=dtype, device=device)
         self.values = torch.empty_like(self.keys)
+        self._max_pages = None if max_bytes is None else max_bytes // (PAGE * self.bytes_per_position)
 
     @property
     def pages(self) -> int:
         """Pages there are, free or taken."""
         return self.keys.shape[1] // PAGE
+
+    @property
+    def limit(self) -> int | None:
+        """Most positions there may ever be, None = no bound."""
+        return None if self._max_pages is None else self._max_pages * PAGE
 
     @property
     def free_pages(self) -> int:
@@ -53,40 +58,45 @@ class Pool:
 
     def allocate(self, positions: int) -> Block:
         """A block table with room for `positions`. Raises MemoryLimitError when the pool is full."""
-        need = -(-positions // PAGE)
-        run = self._run(need)
-        if run is None:
+        return Block(self, self.take(-(-positions // PAGE)))
+
+    def take(self, need: int, after: int | None = None) -> list[int]:
+        """Pages for a block table, in a row where that can be: such a sequence is read as a view, not
+        gathered. `after`: the page they should follow. Raises MemoryLimitError when the pool is full."""
+        if len(self._free) < need:
             self._grow(need)
-            run = self._run(need)
-        pages = self._free[:need] if run is None else run
+        following = [] if after is None else list(range(after + 1, after + 1 + need))
+        free = set(self._free)
+        pages = following if following and free.issuperset(following) else self._run(need)
         taken = set(pages)
         self._free = [page for page in self._free if page not in taken]
-        return Block(self, pages)
+        return pages
 
     def release(self, pages: Sequence[int]) -> None:
         """Take pages back. Called by Block.release only."""
         self._free = sorted([*self._free, *pages])
 
-    def _run(self, need: int) -> list[int] | None:
-        """The first `need` free pages in a row: a sequence in one run is read as a view, not gathered."""
+    def _run(self, need: int) -> list[int]:
+        """The first `need` free pages in a row, else the first free ones. There are enough."""
         start = 0
         for i, page in enumerate(self._free):
             if page - self._free[start] != i - start:
                 start = i
             if i - start + 1 == need:
                 return self._free[start : i + 1]
-        return None
+        return self._free[:need]
 
     def _grow(self, need: int) -> None:
-        """Add pages: at least `need`, at least doubling so that growth stays rare."""
+        """Add pages until `need` are free in a row, at least doubling so that growth stays rare."""
         old = self.pages
         new = old + max(need, old)
         if self._max_pages is not None and new > self._max_pages:
-            if old - self._max_pages + need > self.free_pages:
+            free = self._max_pages - old + self.free_pages
+            if need > free:
                 raise MemoryLimitError(
-                    f"the K/V cache may hold {self._max_pages * PAGE} positions and "
-                    f"{self.free_pages * PAGE} are free; {need * PAGE} were asked for. "
-                    "Use shorter prompts, fewer sequences at once, or a lower --max-tokens"
+                    f"the K/V cache may hold {self._max_pages * PAGE} positions and {free * PAGE} are free; "
+                    f"{need * PAGE} were asked for. Use shorter prompts, fewer sequences at once, or a lower "
+                    "--max-tokens"
                 )
             new = self._max_pages
         layers, kv_heads, head_size = self._shape
@@ -115,7 +125,7 @@ class Block:
     def __init__(self, pool: Pool, pages: list[int]) -> None:
         self._pool = pool
         self._pages = pages
-        self._consecutive = pages == list(range(pages[0], pages[0] + len(pages))) if pages else True
+        self._consecutive = _in_a_row(pages)
         self.length = 0
         self.parents: list[int] = []
         self.depths: list[int] = []
@@ -146,13 +156,20 @@ class Block:
             self.depths.append(0 if parent < 0 else self.depths[parent] + 1)
             self.parents.append(parent)
 
+    def reserve(self, positions: int) -> None:
+        """Make room for `positions` in all. Raises MemoryLimitError when the pool is full."""
+        short = -(-positions // PAGE) - len(self._pages)
+        if short > 0:
+            self._pages += self._pool.take(short, after=self._pages[-1] if self._pages else None)
+            self._consecutive = _in_a_row(self._pages)
+
     def slots(self, start: int, stop: int) -> slice | Tensor:
         """Where positions [start, stop) of the sequence lie in the pool: a slice where the pages are in a row
         (indexing with it is a view), else Int64[stop − start]."""
         if self._consecutive:
             base = self._pages[0] * PAGE if self._pages else 0
             return slice(base + start, base + stop)
-        return torch.tensor([self.slot(position) for position in range(start, stop)])
+        return torch.tensor([self.slot(position) for position in range(start, stop)], dtype=torch.int64)
 
     def slot(self, position: int) -> int:
         """The pool slot of one position."""
@@ -188,3 +205,7 @@ class Block:
         self._pages = []
         self._consecutive = True
         self.crop(0)
+
+
+def _in_a_row(pages: Sequence[int]) -> bool:
+    return not pages or list(pages) == list(range(pages[0], pages[0] + len(pages)))

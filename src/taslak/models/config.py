@@ -74,6 +74,8 @@ class DecoderConfig:
             return cls.from_hf(values)
         except KeyError as error:
             raise CheckpointError(f"{file} lacks {error}") from error
+        except (TypeError, ValueError, AttributeError) as error:
+            raise CheckpointError(f"{file} is not a model's configuration: {error}") from error
 
     @classmethod
     def from_hf(cls, values: Mapping[str, Any]) -> DecoderConfig:

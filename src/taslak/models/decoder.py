@@ -19,7 +19,7 @@ from taslak.models.native_ops import NativeLayers
 from taslak.models.ops import Quick, Share
 from taslak.models.reference import Reference
 from taslak.models.rope import Rope
-from taslak.models.target import PREFIX, Output, Rows
+from taslak.models.target import Output, Rows
 from taslak.native import Packed
 
 EMBEDDING = "embedding"
@@ -49,6 +49,7 @@ class Decoder:
     vocab_size:   token ids a draw may give; the lm_head's rows from there on are padding and never computed
     exact:        in PyTorch, the reference mode (width-invariant) instead of the quick path
     cache_dtype:  of K/V in packed models; None = the embedding's, which it always is in PyTorch
+    cache_bytes:  most memory the K/V cache may take, None = no bound
     """
 
     def __init__(
@@ -58,8 +59,8 @@ class Decoder:
         *,
         vocab_size: int | None = None,
         exact: bool = False,
-        max_pages: int | None = None,
         cache_dtype: torch.dtype | None = None,
+        cache_bytes: int | None = None,
     ) -> None:
         self.config = config
         tensors = {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}
@@ -74,8 +75,11 @@ class Decoder:
         if native and cache_dtype is not None:
             dtype = cache_dtype
         self.pool = Pool(
-            config.layers, config.kv_heads, config.head_size, dtype, self.device, max_pages=max_pages
+            config.layers, config.kv_heads, config.head_size, dtype, self.device, cache_bytes
         )
+        self.dtype = dtype
+        self.cache_limit = self.pool.limit
+        self.weight_bytes = sum(weight.nbytes for weight in weights.values())
         self._layers: Layers
         if native:
             self._layers = NativeLayers(config, weights, self.pool)
@@ -176,15 +180,3 @@ class Decoder:
                     y[place[row + i]] = rows.hidden[i]
             row += len(rows.tokens)
         return y
-
-
-def chain_rows(cache: Block, tokens: Sequence[int], wanted: int) -> Rows:
-    """Rows that follow each other and whatever nodes the cache already holds as a chain."""
-    first = cache.nodes
-    return Rows(
-        cache=cache,
-        tokens=tokens,
-        parents=range(first - 1 if first else PREFIX, first + len(tokens) - 1),
-        first=first,
-        wanted=wanted,
-    )

@@ -15,6 +15,9 @@ from taslak.models.tokenizer import Tokenizer
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
+_CACHE_SHARE = 0.8
+"""Of the memory left beside the weights; the rest is for activations, logits and other programs."""
+
 _DERIVED = ("*.rotary_emb.inv_freq", "*.attn.masked_bias", "*.attn.bias")
 """Buffers that old checkpoints carry along and every loader computes for itself."""
 
@@ -35,10 +38,15 @@ def load_pretrained(
     dtype: str = "float32",
     exact: bool = False,
     device: str | torch.device = "cpu",
+    share: float = 1.0,
+    taken: int = 0,
     progress: Progress | None = None,
     notice: Notice | None = None,
 ) -> Pretrained:
     """Find, fetch and convert the model where needed, and map its weights.
+
+    share:  of the memory left beside the weights, how much the K/V cache may grow to
+    taken:  bytes that another model will need
 
     On the CPU weights stored in `dtype` are memory-mapped, not read. Raises ModelNotFound, CheckpointError,
     DownloadError, DiskError, MemoryLimitError, OptionError (dtype, device).
@@ -49,7 +57,8 @@ def load_pretrained(
     folder = resolve(name, dtype=DTYPES[dtype], progress=progress, notice=notice)
     config = DecoderConfig.from_folder(folder)
     expected = config.tensors()
-    _check_memory(name, sum(torch.Size(s).numel() for s in expected.values()) * DTYPES[dtype].itemsize, where)
+    needed = sum(torch.Size(shape).numel() for shape in expected.values()) * DTYPES[dtype].itemsize
+    left = _memory_left(name, needed + taken, where)
     weights = load_tensors(folder, DTYPES[dtype])
     check_tensors(weights, expected, optional=_optional(config), file=folder)
     tokenizer = Tokenizer.from_folder(folder, name=name)
@@ -58,6 +67,7 @@ def load_pretrained(
         {key: weight.to(where) for key, weight in weights.items()},
         vocab_size=tokenizer.vocab_size,
         exact=exact,
+        cache_bytes=None if left is None else int(_CACHE_SHARE * share * left),
     )
     return Pretrained(name=name, decoder=decoder, tokenizer=tokenizer, dtype=dtype)
 
@@ -71,19 +81,23 @@ def _device(device: str | torch.device) -> torch.device:
         where = torch.device(device)
     except RuntimeError:
         raise OptionError(f"device is {device!r}; expected cpu or cuda") from None
+    if where.type not in ("cpu", "cuda"):
+        raise OptionError(f"device is {device!r}; expected cpu or cuda")
     if where.type == "cuda" and not torch.cuda.is_available():
         raise OptionError("device is cuda, but PyTorch finds no CUDA device; use cpu")
     return where
 
 
-def _check_memory(name: str, needed: int, device: torch.device) -> None:
-    """Raise MemoryLimitError where the weights alone can't fit."""
+def _memory_left(name: str, needed: int, device: torch.device) -> int | None:
+    """Bytes free beside the weights, None where the system doesn't say. Raises MemoryLimitError where the
+    weights alone can't fit."""
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
     if free is not None and needed > free:
         raise MemoryLimitError(
             f"{name} needs {needed / 2**30:.1f} GiB for its weights and {free / 2**30:.1f} GiB are free; "
             "use --dtype bfloat16 or a smaller model"
         )
+    return None if free is None else free - needed
 
 
 def _free_memory() -> int | None:

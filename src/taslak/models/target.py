@@ -45,6 +45,18 @@ class Rows:
     hidden: Tensor | None = None
 
 
+def chain_rows(cache: Block, tokens: Sequence[int], wanted: int) -> Rows:
+    """Rows that follow each other and whatever nodes the cache already holds as a chain."""
+    first = cache.nodes
+    return Rows(
+        cache=cache,
+        tokens=tokens,
+        parents=range(first - 1 if first else PREFIX, first + len(tokens) - 1),
+        first=first,
+        wanted=wanted,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """What a pass gives. Valid until the next forward of the same target.
@@ -67,6 +79,10 @@ class Target(Protocol):
     layers: int
     hidden_size: int
     device: torch.device
+    dtype: torch.dtype
+    """Of weights and cache; logits are always float32."""
+    cache_limit: int | None
+    """Most cache positions all sequences together may have, None = as many as memory gives."""
     width_invariant: bool
     """Whether a row's bits don't depend on the rows beside it (DESIGN: width invariance)."""
 

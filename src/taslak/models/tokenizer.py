@@ -18,6 +18,8 @@ from taslak.models.loading import storage
 # Names given to ids that only fill the embedding matrix up to a round size; no text ever has them.
 PADDING = re.compile(r"\[PAD\d*\]|<\|?(pad|unused|extra|dummy|reserved)\w*\|?>", re.IGNORECASE)
 
+NUMBERED = re.compile(r"\[PAD\d+\]")
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -114,8 +116,11 @@ class Tokenizer:
 
     @cached_property
     def vocab_size(self) -> int:
-        """One more than the highest id that is a token; a model's lm_head is often padded beyond it."""
-        return max(self._tokens, default=-1) + 1
+        """One more than the highest id that is a token; a model's lm_head is often padded beyond it, and some
+        files name the padding: "[PAD151700]" is no token."""
+        return (
+            max((id for id, token in self._tokens.items() if not NUMBERED.fullmatch(token)), default=-1) + 1
+        )
 
     def first_difference(self, other: Tokenizer) -> Difference | None:
         """The first id the two spell differently, or None where they agree.

@@ -157,7 +157,7 @@ def test_needs_are_the_union(first, second, layer):
 @pytest.mark.parametrize(("lookup", "state"), [("ngram", NgramIndex), ("suffix", SuffixIndex)])
 def test_built_from_its_parts_names(monkeypatch, lookup, state):
     model = Scripted()
-    monkeypatch.setitem(base.REGISTRY, "draft-model", lambda target, options: model)
+    monkeypatch.setitem(base.REGISTRY, "draft-model", base.Method(lambda target, options: model))
     fallback = build("fallback", TARGET, DrafterOptions(draft=SimpleNamespace(), lookup=lookup))
     outer = view([1, 2])
     assert fallback.propose([outer], [BUDGET])[0].tokens == (50, 51)
@@ -170,5 +170,5 @@ def test_a_missing_draft_model_is_named():
 
 
 def test_an_unknown_look_up_is_refused():
-    with pytest.raises(OptionError, match="no look-up 'fallback'; expected one of ngram, suffix"):
+    with pytest.raises(OptionError, match="lookup is 'fallback'; expected one of ngram, suffix"):
         build("fallback", TARGET, DrafterOptions(lookup="fallback"))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from taslak.models.cache import Block
 from taslak.models.config import DecoderConfig
-from taslak.models.decoder import Decoder, chain_rows
-from taslak.models.target import Rows
+from taslak.models.decoder import Decoder
+from taslak.models.target import Rows, chain_rows
 from tests.support.tiny import tiny_model
 
 LLAMA3 = {
@@ -97,7 +97,7 @@ EXACT = {dtype: tiny_model(3, dtype=dtype, layers=2) for dtype in (torch.float32
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
 def test_exact_rows_are_bit_identical_in_any_company(dtype: torch.dtype, data: st.DataObject) -> None:
-    """Any prefill chunks, any neighbours, any slot placement, any thread count: logits and cache bytes equal."""
+    """Any prefill chunks, neighbours, slot placement, thread count: logits and cache bytes equal."""
     model = EXACT[dtype]
     tokens = data.draw(st.lists(st.integers(0, 60), min_size=2, max_size=90))
     expected, plain_cache = plain_logits(model, tokens)
@@ -185,6 +185,6 @@ def test_rows_resumed_at_a_layer_equal_rows_run_whole(exit_layer: int) -> None:
 
 
 def test_c20_padding_rows_of_the_head_are_never_computed() -> None:
-    model = tiny_model(0, vocab_size=50)
+    model = tiny_model(0, known=50)
     output = model.forward([chain_rows(model.allocate(4), [1, 2, 3, 4], 4)])
     assert output.logits.shape == (4, 50)

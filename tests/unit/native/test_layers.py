@@ -13,10 +13,10 @@ from torch import Tensor
 
 from taslak.models.cache import Block
 from taslak.models.config import DecoderConfig
-from taslak.models.decoder import Decoder, chain_rows
+from taslak.models.decoder import Decoder
 from taslak.models.layers import HEAD, PRODUCTS, weight_name
 from taslak.models.native_ops import pack_weights
-from taslak.models.target import Rows
+from taslak.models.target import Rows, chain_rows
 from taslak.native import Packed, set_threads, threads
 from tests.support.tiny import random_weights, tiny_config
 from tests.unit.native.paths import PATHS, on_path
