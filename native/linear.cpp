@@ -21,10 +21,12 @@ const LinearKernels& kernels() {
 constexpr std::int64_t kTaskBytes = 96 * 1024, kLeastBytes = 6 * 1024;
 constexpr int kTasksEach = 6;  // tasks a thread, where there are bytes enough
 
-std::int64_t panels_of_task(std::int64_t bytes_of_panel, std::int64_t bytes_in_all, int threads) {
+std::int64_t pairs_of_task(std::int64_t bytes_of_panel, std::int64_t bytes_in_all, int threads) {
     const std::int64_t bytes = std::clamp(bytes_in_all / (threads * kTasksEach), kLeastBytes, kTaskBytes);
-    return std::max<std::int64_t>(1, bytes / bytes_of_panel);
+    return std::max<std::int64_t>(1, bytes / (2 * bytes_of_panel));
 }
+
+std::int64_t parts_of(std::int64_t whole, std::int64_t each) { return (whole + each - 1) / each; }
 
 // f(first row, rows) for the rows in blocks of up to kRows.
 template <class F>
@@ -33,7 +35,9 @@ void each_block(int rows, const F& f) {
 }
 
 // Outputs of a panel that exist.
-int outputs(const Packed& w, std::int64_t panel) { return int(std::min<std::int64_t>(width(w.kind), w.n - panel * width(w.kind))); }
+int outputs(const Packed& w, std::int64_t panel) {
+    return int(std::min<std::int64_t>(width(w.kind), w.n - panel * width(w.kind)));
+}
 
 void finish(const Product& p, std::int64_t panel, int first, int rows, const float* sums) {
     const int stride = width(p.weight->kind), count = outputs(*p.weight, panel);
@@ -88,15 +92,15 @@ void linear(Activations& x, const Product* products, int count, Pool& pool) {
     }
     struct Part {
         const Product* product;
-        std::int64_t each, first_task;  // panels of a task
+        std::int64_t each, first_task;  // pairs of panels a task; where its tasks begin
     };
     std::vector<Part> parts;
     std::int64_t tasks = 0;
     for (int i = 0; i < count; ++i) {
         const Packed& w = *products[i].weight;
-        const std::int64_t each = panels_of_task(panel_bytes(w.kind, w.k), bytes, pool.threads());
+        const std::int64_t each = pairs_of_task(panel_bytes(w.kind, w.k), bytes, pool.threads());
         parts.push_back({products + i, each, tasks});
-        tasks += (panels(w) + each - 1) / each;
+        tasks += parts_of(panels(w), 2 * each);
     }
     const LinearKernels& use = kernels();
     pool.parallel_for(tasks, [&](std::int64_t task) {
@@ -104,13 +108,16 @@ void linear(Activations& x, const Product* products, int count, Pool& pool) {
         while (parts[i].first_task > task) --i;
         const Product& product = *parts[i].product;
         const Packed& w = *product.weight;
-        const std::int64_t first = (task - parts[i].first_task) * parts[i].each;
-        const std::int64_t last = std::min(first + parts[i].each, panels(w)), size = panel_bytes(w.kind, w.k);
-        alignas(64) float sums[kRows * kWidest];
-        for (std::int64_t panel = first; panel < last; ++panel) {
+        const std::int64_t size = panel_bytes(w.kind, w.k), first = (task - parts[i].first_task) * 2 * parts[i].each;
+        const std::int64_t last = std::min(first + 2 * parts[i].each, panels(w));
+        alignas(64) float sums[2 * kRows * kWidest];
+        for (std::int64_t panel = first; panel < last; panel += 2) {
+            const std::uint8_t* a = w.data + panel * size;
+            const bool two = panel + 1 < last;
             each_block(x.rows, [&](int row, int rows) {
-                use.panel(w.kind, w.data + panel * size, x, row, rows, sums);
+                use.pair(w.kind, a, two ? a + size : a, x, row, rows, sums);
                 finish(product, panel, row, rows, sums);
+                if (two) finish(product, panel + 1, row, rows, sums + rows * width(w.kind));
             });
         }
     });
@@ -118,38 +125,35 @@ void linear(Activations& x, const Product* products, int count, Pool& pool) {
 
 void gated(Activations& x, const Packed& gate, const float* gate_bias, const Packed& up, const float* up_bias,
            float* y, std::int64_t ldy, Pool& pool) {
-    prepare(x, gate, pool);
-    prepare(x, up, pool);
-    // where the two are packed alike their panels cover the same outputs; else one by one
-    if (width(gate.kind) != width(up.kind)) {
-        std::vector<float> other(std::size_t(x.rows * up.n));
-        const Product products[] = {{&gate, gate_bias, nullptr, y, ldy}, {&up, up_bias, nullptr, other.data(), up.n}};
+    const LinearKernels& use = kernels();
+    if (gate.kind != up.kind) {
+        std::vector<float> ups(std::size_t(x.rows * up.n));
+        const Product products[] = {{&gate, gate_bias, nullptr, y, ldy}, {&up, up_bias, nullptr, ups.data(), up.n}};
         linear(x, products, 2, pool);
-        for (int r = 0; r < x.rows; ++r) kernels().silu_times(y + r * ldy, &other[std::size_t(r * up.n)], up.n);
+        for (int r = 0; r < x.rows; ++r) use.silu_times(y + r * ldy, &ups[std::size_t(r * up.n)], up.n);
         return;
     }
-    const std::int64_t gate_bytes = panel_bytes(gate.kind, gate.k), up_bytes = panel_bytes(up.kind, up.k);
-    const std::int64_t all = packed_bytes(gate) + packed_bytes(up);
-    const std::int64_t each = panels_of_task(gate_bytes + up_bytes, all, pool.threads()), count = panels(gate);
+    prepare(x, gate, pool);
+    const std::int64_t size = panel_bytes(gate.kind, gate.k), count = panels(gate);
+    const std::int64_t each = pairs_of_task(size, 2 * packed_bytes(gate), pool.threads());
     const int stride = width(gate.kind);
-    const LinearKernels& use = kernels();
-    pool.parallel_for((count + each - 1) / each, [&](std::int64_t task) {
-        alignas(64) float gates[kRows * kWidest], ups[kRows * kWidest];
-        const auto add_bias = [&](const float* bias, std::int64_t panel, int rows, float* sums) {
+    const Product product{&gate, nullptr, nullptr, y, ldy};
+    pool.parallel_for(parts_of(count, each), [&](std::int64_t task) {
+        alignas(64) float sums[2 * kRows * kWidest];
+        const auto add_bias = [&](const float* bias, std::int64_t panel, int rows, float* to) {
             if (!bias) return;
             for (int r = 0; r < rows; ++r) {
-                for (int i = 0; i < outputs(gate, panel); ++i) sums[r * stride + i] += bias[panel * stride + i];
+                for (int i = 0; i < outputs(gate, panel); ++i) to[r * stride + i] += bias[panel * stride + i];
             }
         };
         for (std::int64_t panel = task * each; panel < std::min((task + 1) * each, count); ++panel) {
             each_block(x.rows, [&](int row, int rows) {
-                use.panel(gate.kind, gate.data + panel * gate_bytes, x, row, rows, gates);
-                add_bias(gate_bias, panel, rows, gates);
-                use.panel(up.kind, up.data + panel * up_bytes, x, row, rows, ups);
+                float* ups = sums + rows * stride;
+                use.pair(gate.kind, gate.data + panel * size, up.data + panel * size, x, row, rows, sums);
+                add_bias(gate_bias, panel, rows, sums);
                 add_bias(up_bias, panel, rows, ups);
-                use.silu_times(gates, ups, rows * stride);
-                const Product product{&gate, nullptr, nullptr, y, ldy};
-                finish(product, panel, row, rows, gates);
+                use.silu_times(sums, ups, rows * stride);
+                finish(product, panel, row, rows, sums);
             });
         }
     });

@@ -16,8 +16,10 @@ struct LinearKernels {
     void (*quantise)(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, float* scales,
                      float* sums);
 
-    // Products of one panel with rows [first, first + rows) of x, 1 ≤ rows ≤ kRows. out: [rows, width of the kind].
-    void (*panel)(Kind kind, const std::uint8_t* panel, const Activations& x, int first, int rows, float* out);
+    // Products of two panels (they may be the same) with rows [first, first + rows) of x, 1 ≤ rows ≤ kRows.
+    // out: [2, rows, width of the kind].
+    void (*pair)(Kind kind, const std::uint8_t* a, const std::uint8_t* b, const Activations& x, int first, int rows,
+                 float* out);
 
     // gate = SiLU(gate) · up.
     void (*silu_times)(float* gate, const float* up, std::int64_t count);

@@ -32,11 +32,14 @@ float quantised_dot(Kind kind, const std::uint8_t* panel, int output, const Acti
     return sum;
 }
 
-void panel(Kind kind, const std::uint8_t* panel, const Activations& x, int first, int rows, float* out) {
-    for (int r = first; r < first + rows; ++r) {
-        for (int output = 0; output < width(kind); ++output) {
-            *out++ = is_quantised(kind) ? quantised_dot(kind, panel, output, x, r)
-                                        : bfloat16_dot(panel, output, x.x + r * x.ldx, x.k);
+void pair(Kind kind, const std::uint8_t* a, const std::uint8_t* b, const Activations& x, int first, int rows,
+          float* out) {
+    for (const std::uint8_t* panel : {a, b}) {
+        for (int r = first; r < first + rows; ++r) {
+            for (int output = 0; output < width(kind); ++output) {
+                *out++ = is_quantised(kind) ? quantised_dot(kind, panel, output, x, r)
+                                            : bfloat16_dot(panel, output, x.x + r * x.ldx, x.k);
+            }
         }
     }
 }
@@ -64,6 +67,6 @@ void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* 
 
 }  // namespace
 
-const LinearKernels linear_scalar{quantise, panel, silu_times<Scalar8>};
+const LinearKernels linear_scalar{quantise, pair, silu_times<Scalar8>};
 
 }  // namespace taslak
