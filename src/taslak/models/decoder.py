@@ -74,9 +74,7 @@ class Decoder:
         dtype = self._embedding.dtype
         if native and cache_dtype is not None:
             dtype = cache_dtype
-        self.pool = Pool(
-            config.layers, config.kv_heads, config.head_size, dtype, self.device, cache_bytes
-        )
+        self.pool = Pool(config.layers, config.kv_heads, config.head_size, dtype, self.device, cache_bytes)
         self.dtype = dtype
         self.cache_limit = self.pool.limit
         self.weight_bytes = sum(weight.nbytes for weight in weights.values())

@@ -55,9 +55,7 @@ def attend(
     slots, kv_heads, size = keys.shape
     half = keys.dtype == torch.bfloat16
     addresses = (t.data_ptr() for t in (q, keys, values))
-    extension.attend(
-        plan, *addresses, half, slots, kv_heads, size, q.shape[1], size**-0.5, out.data_ptr()
-    )
+    extension.attend(plan, *addresses, half, slots, kv_heads, size, q.shape[1], size**-0.5, out.data_ptr())
     return out
 
 
