@@ -100,8 +100,6 @@ void bind_linear(nb::module_& m) {
         .def_prop_ro("nbytes", &packed_bytes)
         .def_prop_ro("granule", [](const Packed& w) { return granule(w.kind); });
 
-    m.def("advise_large_pages", [](Address data, std::size_t bytes) { advise_large_pages(out<void>(data), bytes); },
-          "data"_a, "bytes"_a);
     m.def("pack_bfloat16",
           [](const Packed& w, Address weights) {
               pack_bfloat16(in<std::uint16_t>(weights), w, const_cast<std::uint8_t*>(w.data), default_pool());
@@ -165,10 +163,15 @@ void bind_linear(nb::module_& m) {
           "x"_a, "rows"_a, "k"_a, "codes"_a, "scales"_a, free_gil);
 
     m.def("read_all", &read_all, "data"_a, "bytes"_a, free_gil);
-    // A job of `tasks` empty tasks, `times` over: what threading itself costs.
-    m.def("run_empty",
+    // A job of nothing but counting, `times` over: how often each task ran. Shows what threading itself costs.
+    m.def("run_counted",
           [](std::int64_t tasks, int times) {
-              for (int i = 0; i < times; ++i) default_pool().parallel_for(tasks, [](std::int64_t) {});
+              std::vector<int> counts(std::size_t(tasks), 0);
+              nb::gil_scoped_release release;
+              for (int i = 0; i < times; ++i) {
+                  default_pool().parallel_for(tasks, [&](std::int64_t task) { ++counts[std::size_t(task)]; });
+              }
+              return counts;
           },
-          "tasks"_a, "times"_a, free_gil);
+          "tasks"_a, "times"_a);
 }

@@ -6,11 +6,6 @@
 #include "pool.hpp"
 #include "vec.hpp"
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#include <unistd.h>
-#endif
-
 namespace taslak {
 namespace {
 
@@ -106,18 +101,6 @@ void unpack(const Packed& w, float* out, Pool& pool) {
             }
         }
     });
-}
-
-void advise_large_pages(void* data, std::size_t bytes) {
-#if defined(__linux__) && defined(MADV_HUGEPAGE)
-    const auto page = std::uintptr_t(sysconf(_SC_PAGESIZE));
-    const auto first = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
-    const auto last = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
-    // an advice: where it can't be followed nothing is lost but speed
-    if (last > first) (void)madvise(reinterpret_cast<void*>(first), last - first, MADV_HUGEPAGE);
-#else
-    (void)data, (void)bytes;
-#endif
 }
 
 }  // namespace taslak

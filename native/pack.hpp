@@ -14,7 +14,6 @@
 //              factors: before every 8 groups the 16 d and the 16 dmin (float16).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 
@@ -131,9 +130,5 @@ void pack_factors(const std::uint8_t* codes, const std::uint16_t* d, const std::
 
 // The weights as float32 [n, k]: scale · code + minimum, the sum rounded once.
 void unpack(const Packed& w, float* out, Pool& pool);
-
-// Large pages for a block that is about to be written: weights are read end to end once a pass, and with small pages
-// every 64th cache line misses the TLB.
-void advise_large_pages(void* data, std::size_t bytes);
 
 }  // namespace taslak

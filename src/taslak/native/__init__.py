@@ -6,9 +6,11 @@ Where `available()` is False, everything is computed with PyTorch and nothing el
 from taslak.native.build import available, describe, set_threads, threads
 from taslak.native.packed import Packed
 from taslak.native.products import gated, linear, linear_many
+from taslak.native.tensors import allocate
 
 __all__ = [
     "Packed",
+    "allocate",
     "available",
     "describe",
     "gated",

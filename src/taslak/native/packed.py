@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from taslak.native.build import extension as _native
-from taslak.native.tensors import address, check
+from taslak.native.tensors import address, allocate, check
 
 if TYPE_CHECKING:
     from taslak._native import PackedMatrix
@@ -128,9 +128,7 @@ class Packed:
         """Unwritten, in the shape of `like`."""
         _check_granule(kind, like)
         n, k = like.shape
-        buffer = torch.empty(_native.PackedMatrix(kind, n, k, 0).nbytes, dtype=torch.uint8)
-        _native.advise_large_pages(address(buffer), buffer.numel())
-        return cls.from_buffer(kind, (n, k), buffer)
+        return cls.from_buffer(kind, (n, k), allocate(_native.PackedMatrix(kind, n, k, 0).nbytes))
 
 
 def _check_granule(kind: str, weight: Tensor) -> None:
