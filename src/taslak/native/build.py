@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from taslak.errors import OptionError
 
+__all__ = ["BUILT", "available", "describe", "extension", "set_threads", "threads"]
+
 if TYPE_CHECKING:
     from taslak import _native as extension
 

@@ -49,10 +49,10 @@ class Packed:
 
     @classmethod
     def int8(cls, weight: Tensor) -> Packed:
-        """weight: floating [N, K], K a multiple of 32. Rounds it to 8 bits, a float16 scale for each 32 along K."""
+        """weight: floating [N, K], K a multiple of 32. Rounded to 8 bits, a scale for each 32 along K."""
         wide = check("weight", weight, (None, None)).float()
         _check_granule("int8", wide)
-        groups = wide.unflatten(1, (-1, GROUP))  # [N, K / 32, 32]
+        groups = wide.view(wide.shape[0], -1, GROUP)  # [N, K / 32, 32]
         exact = groups.abs().amax(-1) / 127.0
         scales = exact.half()
         # never below max |w| / 127, or the largest weight would not fit in its code
@@ -63,7 +63,10 @@ class Packed:
 
     @classmethod
     def int8_exact(cls, codes: Tensor, scales: Tensor) -> Packed:
-        """w = scale · code. codes: Int8[N, K]; scales: floating [N, K / 32], kept as float16 where that is exact."""
+        """w = scale · code: Q8_0 as it is.
+
+        codes: Int8[N, K]; scales: floating [N, K / 32], kept as float16 where that is exact.
+        """
         n, k = check("codes", codes, (None, None), torch.int8).shape
         check("scales", scales, (n, k // GROUP))
         dtype, suffix = _narrowest(scales)
@@ -76,7 +79,7 @@ class Packed:
     def int4(cls, codes: Tensor, scales: Tensor, minima: Tensor) -> Packed:
         """w = scale · code + minimum: Q4_0 (minimum = −8 · scale) and Q4_1 as they are.
 
-        codes: UInt8[N, K] of 0 … 15; scales, minima: floating [N, K / 32], kept as float16 where that is exact.
+        codes: UInt8[N, K] of 0 … 15; scales, minima: floating [N, K / 32], kept as float16 where exact.
         """
         n, k = check("codes", codes, (None, None), torch.uint8).shape
         check("scales", scales, (n, k // GROUP))

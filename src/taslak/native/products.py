@@ -1,5 +1,8 @@
-"""Products with packed weights. A row's bits depend on the row and the weights alone: not on how many rows there
-are, where it stands among them, or how many threads work."""
+"""Products with packed weights.
+
+A row's bits depend on the row and the weights alone: not on how many rows there are, where it stands among
+them, or how many threads work.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ def linear(
     *,
     residual: Tensor | None = None,
 ) -> Tensor:
-    """x Wᵀ + bias + residual. x: Float32[R, K]; bias: [N]; out, residual: Float32[R, N], may be one -> [R, N]."""
+    """x Wᵀ + bias + residual -> [R, N].
+
+    x: Float32[R, K]; bias: Float32[N]; out, residual: Float32[R, N], may be the same tensor.
+    """
     n, k = weight.shape
     count = rows("x", x, k).shape[0]
     if out is None:

@@ -257,7 +257,7 @@ def test_what_does_not_fit_is_refused() -> None:
         Packed.int4(torch.full((1, 32), 16, dtype=torch.uint8), torch.ones(1, 1), torch.ones(1, 1))
     with pytest.raises(ValueError, match=r"x is torch.float32 \[2, 32\]"):
         linear(uniform(g, 2, 32), packed)
-    with pytest.raises(ValueError, match="x is torch.float64"):
+    with pytest.raises(ValueError, match=r"x is torch\.float64"):
         linear(uniform(g, 2, 64).double(), packed)
     with pytest.raises(ValueError, match="gaps between its columns"):
         linear(uniform(g, 64, 2).t(), packed)
