@@ -232,6 +232,10 @@ def test_c34_a_draft_that_would_not_be_used_is_refused(taslak: Taslak, model: st
     assert_one_line(taslak("generate", "Hi", "--model", model, *draft, "--plain"), "--plain", "--draft")
     missing = str(tmp_path / "missing")
     assert_one_line(taslak("generate", "Hi", "--model", model, "--draft", missing), missing)
+    for option in ("--branch", "--stop-below", "--lookup"):
+        value = {"--branch": "3", "--stop-below": "0.5", "--lookup": "suffix"}[option]
+        ignored = taslak("generate", "Hi", "--model", model, "--method", "ngram", option, value)
+        assert_one_line(ignored, "ngram", option.strip("-").replace("-", "_"))
 
 
 def test_c34_what_is_really_used_is_printed_and_in_the_json(taslak: Taslak, model: str) -> None:
@@ -239,7 +243,7 @@ def test_c34_what_is_really_used_is_printed_and_in_the_json(taslak: Taslak, mode
     result = taslak("generate", "abcabc", "--json", *options)
     used = {"method": "draft-model", "gamma": 3, "verify": "coupled", "dtype": "float32", "seed": 9}
     assert used.items() <= json.loads(result.out).items()
-    assert " · draft-model · γ 3 · coupled · float32 · seed 9" in result.err
+    assert f" · draft-model · {model} · γ 3 · coupled · float32 · seed 9" in result.err
 
 
 def test_different_tokenizers_are_refused(taslak: Taslak, model: str, tmp_path: Path) -> None:
