@@ -2,8 +2,9 @@
 
     python benchmarks/loading.py
 
-Each figure is a process of its own, from its start to its end, so Python and PyTorch's import are in it; the
-median of three. A model is loaded once before it is timed (fetched and converted where that was not done yet).
+Every figure is the median of three processes. "process" counts from its start to its end, importing Python and
+PyTorch included; "load" is `taslak.load` alone. A model is loaded once before it is timed (fetched and converted
+where that was not done yet).
 """
 
 from __future__ import annotations
@@ -20,34 +21,53 @@ LARGEST = PACKS[-1]
 REPEATS = 3
 
 
-def seconds(command: list[str]) -> float:
-    """From the start of a process to its end."""
+LOAD = """
+import time, taslak, torch
+start = time.perf_counter()
+taslak.load({name!r})
+print(time.perf_counter() - start)
+"""
+
+
+def timed(command: list[str]) -> tuple[float, float | None]:
+    """Seconds from the start of a process to its end, and the seconds it printed, if any."""
     start = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - start
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    whole = time.perf_counter() - start
+    try:
+        return whole, float(done.stdout)
+    except ValueError:
+        return whole, None
 
 
 def main() -> None:
     commands = {"taslak --help": [sys.executable, "-m", "taslak", "--help"]}
-    commands |= {
-        f"load {name}": [sys.executable, "-c", f"import taslak; taslak.load({name!r})"] for name in PACKS
-    }
-    commands["import torch alone"] = [sys.executable, "-c", "import torch"]
+    commands |= {f"load {name}": [sys.executable, "-c", LOAD.format(name=name)] for name in PACKS}
+    commands["import torch"] = [sys.executable, "-c", "import torch"]
     raw = {}
+    rows = []
     for name, command in commands.items():
-        seconds(command)
-        raw[name] = [seconds(command) for _ in range(REPEATS)]
-        print(f"{name}: {statistics.median(raw[name]):.2f} s", flush=True)
-    medians = {name: statistics.median(values) for name, values in raw.items()}
-    load, help_ = medians[f"load {LARGEST}"], medians["taslak --help"]
+        timed(command)
+        raw[name] = [timed(command) for _ in range(REPEATS)]
+        inner = [load for _, load in raw[name] if load is not None]
+        rows.append(
+            [
+                name,
+                statistics.median(whole for whole, _ in raw[name]),
+                statistics.median(inner) if inner else None,
+            ]
+        )
+        print(rows[-1], flush=True)
+    load = next(row[2] for row in rows if row[0] == f"load {LARGEST}")
+    start = rows[0][1]
     finish(
         __file__,
-        columns=["process", "seconds"],
-        rows=[[name, value] for name, value in medians.items()],
+        columns=["what", "process, s", "load, s"],
+        rows=rows,
         raw=raw,
         requirements=[
-            requirement("second load of the 1.5B model, seconds", "< 3", load, load < 3.0),
-            requirement("taslak --help, seconds", "< 0.5", help_, help_ < 0.5),
+            requirement("second load of the 1.5B model, s", "< 3", load, load < 3.0),
+            requirement("taslak --help, s", "< 0.5", start, start < 0.5),
         ],
     )
 
