@@ -2,9 +2,9 @@
 
     python benchmarks/loading.py
 
-Every figure is the median of three processes. "process" counts from its start to its end, importing Python and
-PyTorch included; "load" is `taslak.load` alone. A model is loaded once before it is timed (fetched and converted
-where that was not done yet).
+Every figure is the median of three processes. "process" counts from its start to its end, importing Python
+and PyTorch included; "load" is `taslak.load` alone. A model is loaded once before it is timed (fetched and
+converted where that was not done yet).
 """
 
 from __future__ import annotations
