@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from taslak.errors import CheckpointError, OptionError
 from taslak.models.loading import gguf_tokenizer, huggingface, storage
 from taslak.models.loading.gguf import GGUFModel
-from taslak.models.loading.packs import file_digest
+from taslak.models.loading.remembered import gguf_digest
 from taslak.models.loading.storage import Progress
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def convert(
     Raises CheckpointError (not a GGUF, or an unsupported one), DiskError, OptionError (dtype).
     """
     _dtype_name(dtype)
-    digest = digest or source_digest(source, progress)
+    digest = digest or gguf_digest(source, progress)
     target = converted_folder(source.stem, digest, dtype)
     if target.is_dir():
         return target
@@ -66,61 +66,36 @@ def convert(
     return target
 
 
-def source_digest(path: Path, progress: Progress | None = None) -> str:
-    """The SHA-256 of a local GGUF, remembered by its path, size and time of change.
-
-    Raises CheckpointError for a file that can't be read or isn't a GGUF.
-    """
-    try:
-        status = path.stat()
-        with open(path, "rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    if magic != b"GGUF":
-        raise CheckpointError(
-            f"{path} is not a GGUF file: expected one, or a folder in the Hugging Face layout "
-            "(for a single .safetensors file, give the folder it lies in)"
-        )
-    memory = storage.make_folder(storage.cache_home()) / "digests.json"
-    known = storage.read_json(memory)
-    known = known if isinstance(known, dict) else {}
-    key, stamp = str(path.resolve()), [status.st_size, status.st_mtime_ns]
-    entry = known.get(key)
-    if isinstance(entry, dict) and entry.get("stamp") == stamp:
-        return str(entry["sha256"])
-    digest = file_digest(path, progress)
-    # Two processes may lose each other's entry here; that costs a hash later, nothing else.
-    with storage.full_disk_is_an_error(memory.parent, memory.name):
-        storage.write_json(memory, known | {key: {"stamp": stamp, "sha256": digest}})
-    return digest
-
-
 def _write_model(model: GGUFModel, folder: Path, dtype: torch.dtype, progress: Progress | None) -> None:
     """Writes every file of the Hugging Face layout for `model` into `folder`."""
     stored, item = DTYPES[_dtype_name(dtype)]
-    config = model.config() | {"torch_dtype": _dtype_name(dtype)}
     shapes = {tensor.name: tensor.shape for tensor in model.tensors()}
     total = sum(item * _count(shape) for shape in shapes.values())
     what = f"converting {model.path.name} to {_dtype_name(dtype)}"
     storage.require_free(folder, total, what)
-    # The tokenizer comes first: an unsupported one should be found out before gigabytes are written.
-    tokenizer = gguf_tokenizer.GGUFTokenizer(model)
-    ids = {
-        "bos_token_id": tokenizer.bos_id,
-        "eos_token_id": tokenizer.eos_id,
-        "pad_token_id": tokenizer.pad_id,
-    }
     with storage.full_disk_is_an_error(folder, what):
-        tokenizer.save(folder)
-        storage.write_json(folder / "config.json", config | ids)
-        storage.write_json(folder / "generation_config.json", ids | {"eos_token_id": list(tokenizer.eos_ids)})
+        write_settings(model, folder, _dtype_name(dtype))
         with SafetensorsWriter(folder / huggingface.SINGLE_FILE, stored, item, shapes) as writer:
             for tensor in model.tensors():
                 for chunk in tensor.chunks(dtype):
                     writer.write(tensor.name, chunk)
                     if progress is not None:
                         progress(what, writer.written, total)
+
+
+def write_settings(model: GGUFModel, folder: Path, dtype: str) -> None:
+    """The tokenizer, config.json and generation_config.json of a GGUF. Before any weights: what is unsupported
+    should be found out before gigabytes are written."""
+    config = model.config()
+    tokenizer = gguf_tokenizer.GGUFTokenizer(model)
+    ids = {
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "pad_token_id": tokenizer.pad_id,
+    }
+    tokenizer.save(folder)
+    storage.write_json(folder / "config.json", config | {"torch_dtype": dtype} | ids)
+    storage.write_json(folder / "generation_config.json", ids | {"eos_token_id": list(tokenizer.eos_ids)})
 
 
 class SafetensorsWriter:
