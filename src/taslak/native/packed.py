@@ -130,7 +130,7 @@ class Packed:
         """The rows `ids` as `dequantised` gives them, no others touched. ids: Int64[R] -> Float32[R, K]."""
         ids = check("ids", ids, (None,), torch.int64).contiguous()
         n, k = self.shape
-        if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < n):
+        if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= n):
             raise IndexError(f"ids go from {int(ids.min())} to {int(ids.max())}; expected 0 … {n - 1}")
         out = torch.empty((ids.numel(), k))
         _native.unpack_rows(self.handle, address(ids), ids.numel(), address(out))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -42,28 +41,15 @@ def convert(
 ) -> Path:
     """The Hugging Face folder of a GGUF file, written now where it is not there yet.
 
-    `digest` is the source's SHA-256 where it is known; else the file is hashed, once. The folder gets
-    its name when it is whole, so an interrupted conversion starts afresh and a second process waits for the
-    first.
+    `digest` is the source's SHA-256 where it is known; else the file is hashed, once.
     Raises CheckpointError (not a GGUF, or an unsupported one), DiskError, OptionError (dtype).
     """
     _dtype_name(dtype)
     digest = digest or gguf_digest(source, progress)
     target = converted_folder(source.stem, digest, dtype)
-    if target.is_dir():
-        return target
-    with storage.locked(target, progress):
-        if not target.is_dir():
-            partial = target.with_name(target.name + ".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            try:
-                _write_model(GGUFModel(source), partial, dtype, progress)
-                partial.rename(target)
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)  # gigabytes nobody could use
-                raise
-    return target
+    return storage.build(
+        target, lambda folder: _write_model(GGUFModel(source), folder, dtype, progress), progress
+    )
 
 
 def _write_model(model: GGUFModel, folder: Path, dtype: torch.dtype, progress: Progress | None) -> None:
@@ -84,8 +70,10 @@ def _write_model(model: GGUFModel, folder: Path, dtype: torch.dtype, progress: P
 
 
 def write_settings(model: GGUFModel, folder: Path, dtype: str) -> None:
-    """The tokenizer, config.json and generation_config.json of a GGUF. Before any weights: what is unsupported
-    should be found out before gigabytes are written."""
+    """The tokenizer, config.json and generation_config.json of a GGUF.
+
+    To be called before any weights are written: what is unsupported should be found out before gigabytes are.
+    """
     config = model.config()
     tokenizer = gguf_tokenizer.GGUFTokenizer(model)
     ids = {

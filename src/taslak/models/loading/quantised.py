@@ -36,8 +36,8 @@ DTYPES = ("bfloat16", "int8", "int4")
 
 
 def own_dtype(quantisations: list[str]) -> str:
-    """The width of a file whose layers' matrices are stored so: int4 where any has 4 bits (the others are then
-    kept as exactly as they can be), int8 where they are quantised otherwise, else bfloat16."""
+    """The width of a file whose layers' matrices are stored so: int4 where any of them is, int8 where they
+    are quantised otherwise, else bfloat16."""
     if any(name.startswith("Q4_") for name in quantisations):
         return "int4"
     return "int8" if any(name not in FLOATING for name in quantisations) else "bfloat16"
@@ -49,8 +49,7 @@ def pack_rows(rows: npt.NDArray[Any], quantisation: gguf.GGMLQuantizationType, d
 
     name = quantisation.name
     if exact := _exact(name, dtype):
-        size, width = gguf.GGML_QUANT_SIZES[quantisation]
-        del size
+        _, width = gguf.GGML_QUANT_SIZES[quantisation]
         return exact(rows.reshape(len(rows), -1, width))
     values = np.require(gguf.dequantize(rows, quantisation), np.float32, ["C", "W"])
     narrow = "bfloat16" if dtype == "int4" and name in FLOATING else dtype
@@ -85,8 +84,8 @@ def _q4_1(blocks: Blocks) -> Packed:
 
 
 def _q4_k(blocks: Blocks) -> Packed:
-    """Super-blocks of 256: d and dmin (float16), 8 scales and 8 minima of 6 bits in 12 bytes, 128 bytes of two
-    codes each, 32 bytes for every 64 weights."""
+    """Super-blocks of 256: d and dmin (float16), 8 scales and 8 minima of 6 bits in 12 bytes, 128 bytes of
+    two codes each, 32 bytes for every 64 weights."""
     n, count, _ = blocks.shape
     low, high, mixed = (blocks[..., start : start + 4] for start in (4, 8, 12))
     scales = np.concatenate([low & 63, mixed & 15 | low >> 6 << 4], axis=-1)  # [N, blocks, 8]

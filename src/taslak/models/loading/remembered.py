@@ -1,6 +1,6 @@
 """What was once found out about a local weight file: its digest, and the width of a GGUF's matrices.
 
-Kept by path, size and time of change in `digests.json` in the cache folder, so that a gigabyte is hashed once.
+Kept by path, size and time of change in the cache folder's `digests.json`, so that a gigabyte is hashed once.
 """
 
 from __future__ import annotations
