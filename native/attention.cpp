@@ -75,7 +75,8 @@ AttentionTask Plan::task(const Group& group, int heads, int kv_head, int head_si
 
 void attend(const Plan& plan, const float* q, const Cache& cache, int heads, float scale, float* out, Pool& pool) {
     const OpsKernels& use = ops_kernels();
-    const std::int64_t floats = scratch_floats(std::int64_t(plan.most_rows()) * (heads / cache.kv_heads), cache.head_size);
+    const std::int64_t queries = std::int64_t(plan.most_rows()) * (heads / cache.kv_heads);
+    const std::int64_t floats = scratch_floats(queries, cache.head_size);
     pool.parallel_for(std::int64_t(plan.groups().size()) * cache.kv_heads, [&](std::int64_t unit) {
         static thread_local std::vector<float> scratch;
         if (std::int64_t(scratch.size()) < floats) scratch.resize(std::size_t(floats));

@@ -83,7 +83,8 @@ inline std::int64_t find_in_row(const Scores& s, std::int64_t first, std::int64_
     const auto steps_at = [&](std::int64_t id) { return std::int64_t((std::uint64_t(id) + 1) * kGolden + state); };
     const __m256 largest = _mm256_set1_ps(s.largest * 0.5f), scale = _mm256_set1_ps(s.scale);
     const __m256 half = _mm256_set1_ps(0.5f), bounds = _mm256_set1_ps(bound);
-    const __m256i two = _mm256_set1_epi64x(std::int64_t(2 * kGolden)), eight = _mm256_set1_epi64x(std::int64_t(8 * kGolden));
+    const __m256i two = _mm256_set1_epi64x(std::int64_t(2 * kGolden));
+    const __m256i eight = _mm256_set1_epi64x(std::int64_t(8 * kGolden));
     std::int64_t i = first;
     __m256i a = _mm256_setr_epi64x(steps_at(i), steps_at(i + 1), steps_at(i + 4), steps_at(i + 5));
     for (; i + 8 <= last; i += 8, a = _mm256_add_epi64(a, eight)) {

@@ -53,8 +53,7 @@ void Layers::run(int first, int last, const Pass& pass, Pool& pool) {
     const std::int64_t layer_bytes = pass.slots * std::int64_t(kv) * (pass.half ? 2 : 4);
     for (int i = first; i < last; ++i) {
         const auto of_layer = [&](void* tensor) { return static_cast<char*>(tensor) + i * layer_bytes; };
-        const Cache cache{of_layer(pass.keys), of_layer(pass.values), pass.half,
-                          pass.slots,          shape_.kv_heads,       shape_.head_size};
+        const Cache cache{of_layer(pass.keys), of_layer(pass.values), pass.half, shape_.kv_heads, shape_.head_size};
         attention(layers_[std::size_t(i)], cache, pass, pool);
         mlp(layers_[std::size_t(i)], pass, pool);
         if (i < int(pass.captures.size()) && pass.captures[std::size_t(i)]) {

@@ -63,7 +63,8 @@ void bind_ops(nb::module_& m) {
     const auto free_gil = nb::call_guard<nb::gil_scoped_release>();
 
     nb::class_<Plan>(m, "Plan")
-        .def("__init__", [](Plan* self, std::vector<ShareTuple> shares) { new (self) Plan(make_plan(std::move(shares))); },
+        .def("__init__",
+             [](Plan* self, std::vector<ShareTuple> shares) { new (self) Plan(make_plan(std::move(shares))); },
              "shares"_a)
         .def_prop_ro("rows", &Plan::rows);
 
@@ -72,7 +73,7 @@ void bind_ops(nb::module_& m) {
           [](const Plan& plan, Address q, Address keys, Address values, bool half, std::int64_t slots, int kv_heads,
              int head_size, int heads, float scale, Address to) {
               if (plan.slots() > slots) throw std::invalid_argument("the plan's slots lie past the cache's end");
-              const Cache cache{out<void>(keys), out<void>(values), half, slots, kv_heads, head_size};
+              const Cache cache{out<void>(keys), out<void>(values), half, kv_heads, head_size};
               attend(plan, in(q), cache, heads, scale, out(to), default_pool());
           },
           "plan"_a, "q"_a, "keys"_a, "values"_a, "half"_a, "slots"_a, "kv_heads"_a, "head_size"_a, "heads"_a,
@@ -80,7 +81,7 @@ void bind_ops(nb::module_& m) {
     m.def("write",
           [](Address keys, Address values, bool half, int kv_heads, int head_size, std::int64_t slot, Address k,
              Address v) {
-              ops_kernels().write({out<void>(keys), out<void>(values), half, slot + 1, kv_heads, head_size}, slot,
+              ops_kernels().write({out<void>(keys), out<void>(values), half, kv_heads, head_size}, slot,
                                   in(k), in(v));
           },
           "keys"_a, "values"_a, "half"_a, "kv_heads"_a, "head_size"_a, "slot"_a, "k"_a, "v"_a, free_gil);

@@ -16,7 +16,6 @@ struct Cache {
     void* keys;
     void* values;
     bool half;
-    std::int64_t slots;
     int kv_heads, head_size;
 };
 
