@@ -188,9 +188,10 @@ def test_c14_a_difference_is_shown_with_both_margins() -> None:
     r = request(PROMPT)
     best = plain(MODEL, [r])[0]
     rival = (best.ids[0] + 1) % 61
-    twin = tiny_model(1)  # its two best tokens at the first position are nearly equal
-    twin._head = twin._head.clone()
-    twin._head[rival] = twin._head[best.ids[0]] * (1 + 1e-6)
+    weights = random_weights(tiny_config(), seed=1)
+    head = weights["lm_head.weight"]
+    head[rival] = head[best.ids[0]] * (1 + 1e-6)
+    twin = Decoder(tiny_config(), weights, exact=True)  # its two best first tokens are nearly equal
     near = first_difference(twin, r, replace(best, ids=(best.ids[0],)), replace(best, ids=(rival,)))
     assert near is not None
     assert near.position == 0

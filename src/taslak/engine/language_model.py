@@ -19,9 +19,10 @@ from taslak.engine.compare import Comparison, compare
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Event, Request
 from taslak.engine.step import Engine, FixedGamma
+from taslak.engine.usage import Statistics, statistics, weights_of
 from taslak.errors import OptionError, PromptError
 from taslak.models.loading import DEFAULT_PACK, Notice, Progress
-from taslak.models.pretrained import Pretrained, load_pretrained
+from taslak.models.pretrained import Pretrained, check_dtype, load_pretrained
 from taslak.models.target import chain_rows
 
 Message = Mapping[str, str]
@@ -57,6 +58,8 @@ class LanguageModel:
         self.stop_below = stop_below
         self.verify = verify
         self.dtype = target.dtype
+        self.weights = weights_of(target)
+        self.draft_weights = None if draft is None else weights_of(draft)
         self.tokenizer = target.tokenizer
         self.target = target.decoder
         self._decoders = [target.decoder] if draft is None else [target.decoder, draft.decoder]
@@ -114,6 +117,10 @@ class LanguageModel:
             cache = decoder.allocate(2)
             decoder.forward([chain_rows(cache, [0, 1], 1)])
             cache.release()
+
+    def statistics(self) -> Statistics:
+        """Memory as it stands now."""
+        return statistics(self._decoders)
 
     def encode(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """Token ids of a prompt. Raises PromptError for an empty one or one of another kind."""
@@ -190,8 +197,11 @@ def load(
     stop_below:    a draft ends early where the drafter's joint confidence in it falls under this; the text
                    stays the same (0 = always draft γ tokens)
     lookup:        what method "fallback" tries first, "ngram" (None) or "suffix"
-    exact:         the width-invariant reference mode: identical text guaranteed, slower
+    dtype:         of the weights: "float32" (PyTorch), "bfloat16", "int8" or "int4" (native kernels on the
+                   CPU; int4 are the 4-bit weights of a GGUF, as they are), "auto" for the checkpoint's own
     draft_dtype:   None = `dtype`
+    exact:         in PyTorch the width-invariant reference mode: identical text guaranteed, slower; the
+                   native kernels are width-invariant anyway
 
     Raises the UserErrors of `taslak.errors`: what was given, what was expected, what to do.
     """
@@ -202,6 +212,8 @@ def load(
     # wrong settings are told before anything is downloaded
     FixedGamma(gamma, branch, stop_below)
     DrafterOptions(branch=branch, lookup=lookup or "ngram")
+    for each in (dtype, draft_dtype or dtype):
+        check_dtype(each, device)
     common: dict[str, Any] = {"device": device, "progress": progress, "notice": notice}
     share = 1.0 if draft is None else 0.5
     target = load_pretrained(model, dtype=dtype, exact=exact, share=share, **common)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +14,13 @@ from torch import Tensor
 
 from taslak.models.cache import Block, Pool
 from taslak.models.config import DecoderConfig
-from taslak.models.ops import Ops, Quick, Share
+from taslak.models.layers import HEAD, Layers, TorchLayers, Where
+from taslak.models.native_ops import NativeLayers
+from taslak.models.ops import Quick, Share
 from taslak.models.reference import Reference
-from taslak.models.rope import Rope, rotate
+from taslak.models.rope import Rope
 from taslak.models.target import Output, Rows
+from taslak.native import Packed
 
 EMBEDDING = "embedding"
 FINAL_NORM = "final_norm"
@@ -27,43 +29,6 @@ FINAL_NORM = "final_norm"
 def layer_feature(layer: int) -> str:
     """The capture name of a layer's output."""
     return f"layer.{layer}"
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """Weights [out, in], biases [out] or None."""
-
-    input_norm: Tensor
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    o: Tensor
-    post_norm: Tensor
-    gate: Tensor
-    up: Tensor
-    down: Tensor
-    q_bias: Tensor | None
-    k_bias: Tensor | None
-    v_bias: Tensor | None
-    o_bias: Tensor | None
-    gate_bias: Tensor | None
-    up_bias: Tensor | None
-    down_bias: Tensor | None
-
-    @classmethod
-    def of(cls, weights: Mapping[str, Tensor], layer: int) -> Layer:
-        at = f"model.layers.{layer}."
-        parts = {"q": "self_attn", "k": "self_attn", "v": "self_attn", "o": "self_attn"}
-        parts |= {"gate": "mlp", "up": "mlp", "down": "mlp"}
-        fields: dict[str, Any] = {}
-        for name, part in parts.items():
-            fields[name] = weights[f"{at}{part}.{name}_proj.weight"]
-            fields[f"{name}_bias"] = weights.get(f"{at}{part}.{name}_proj.bias")
-        return cls(
-            input_norm=weights[f"{at}input_layernorm.weight"],
-            post_norm=weights[f"{at}post_attention_layernorm.weight"],
-            **fields,
-        )
 
 
 @dataclass(slots=True)
@@ -79,46 +44,54 @@ class _Segment:
 class Decoder:
     """Embedding, layers, final norm, lm_head; a paged cache shared by all its sequences.
 
-    weights:     Hugging Face names, shapes as `config.tensors()`; kept, not copied (files may be mapped)
-    vocab_size:  token ids a draw may give; the lm_head's rows from there on are padding and never computed
-    exact:       the reference mode (width-invariant) instead of the quick path
-    cache_bytes: most memory the K/V cache may take, None = no bound
+    weights:      Hugging Face names, shapes as `config.tensors()`; kept, not copied (files may be mapped).
+                  Where matrices are packed the native kernels run, else PyTorch. An embedding may be either
+                  there: rows of a packed one are looked up as they lie, and it may be the head too
+    vocab_size:   token ids a draw may give; the lm_head's rows from there on are padding and never computed
+    exact:        in PyTorch, the reference mode (width-invariant) instead of the quick path
+    cache_dtype:  of K/V in packed models; None = the embedding's, which it always is in PyTorch
+    cache_bytes:  most memory the K/V cache may take, None = no bound
     """
 
     def __init__(
         self,
         config: DecoderConfig,
-        weights: Mapping[str, Tensor],
+        weights: Mapping[str, Tensor | Packed],
         *,
         vocab_size: int | None = None,
         exact: bool = False,
+        cache_dtype: torch.dtype | None = None,
         cache_bytes: int | None = None,
     ) -> None:
         self.config = config
+        tensors = {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}
         self._embedding = weights["model.embed_tokens.weight"]
-        self._final_norm = weights["model.norm.weight"]
         self.vocab_size = min(vocab_size or config.vocab_size, config.vocab_size)
-        head = self._embedding if config.tied else weights["lm_head.weight"]
-        self._head = head[: self.vocab_size]
-        self._layers = [Layer.of(weights, layer) for layer in range(config.layers)]
         self.context = config.context
         self.layers = config.layers
         self.hidden_size = config.hidden_size
-        self.device = self._embedding.device
-        self.dtype = self._embedding.dtype
-        self.pool = Pool(
-            config.layers, config.kv_heads, config.head_size, self.dtype, self.device, cache_bytes
-        )
+        native = len(tensors) < len(weights)
+        like = tensors.get("model.embed_tokens.weight", tensors["model.norm.weight"])
+        self.device = like.device
+        dtype = cache_dtype if native and cache_dtype is not None else like.dtype
+        self.pool = Pool(config.layers, config.kv_heads, config.head_size, dtype, self.device, cache_bytes)
+        self.dtype = dtype
         self.cache_limit = self.pool.limit
         self.weight_bytes = sum(weight.nbytes for weight in weights.values())
-        self._rope = Rope(config.rope, config.head_size, self.dtype, self.device)
-        self._ops: Ops = Reference(self.device) if exact else Quick(self.dtype, self.device)
-        self._ops.prepare([*self._matrices()])
-        self.width_invariant = self._ops.width_invariant
-
-    def _matrices(self) -> list[Tensor]:
-        layers = [(w.q, w.k, w.v, w.o, w.gate, w.up, w.down) for w in self._layers]
-        return [self._head, *(weight for layer in layers for weight in layer)]
+        # beside a head of its own, rows of the embedding are looked up, and the table isn't read
+        self.pass_bytes = self.weight_bytes - (self._embedding.nbytes if HEAD in weights else 0)
+        self._layers: Layers
+        if native:
+            head = weights.get(HEAD, self._embedding)
+            if isinstance(head, Packed):
+                head = head.first(min(self.vocab_size, head.shape[0]))
+            self._layers = NativeLayers(config, {**weights, HEAD: head}, self.pool)
+        else:
+            rows = tensors["model.embed_tokens.weight" if config.tied else HEAD][: self.vocab_size]
+            ops = Reference(self.device) if exact else Quick(dtype, self.device)
+            self._layers = TorchLayers(config, tensors, rows, self.pool, ops)
+        self._rope = Rope(config.rope, config.head_size, self._layers.dtype, self.device)
+        self.width_invariant = self._layers.width_invariant
 
     def allocate(self, positions: int) -> Block:
         return self.pool.allocate(positions)
@@ -141,44 +114,30 @@ class Decoder:
         positions = torch.tensor([position for position, _ in at], device=self.device)
         slots = torch.tensor([slot for _, slot in at], device=self.device)
 
-        x = F.embedding(tokens, self._embedding)  # [R, H]
+        x = self._embed(tokens).to(self._layers.dtype)  # [R, H]
         features: dict[str, Tensor] = {EMBEDDING: x} if EMBEDDING in capture else {}
-        cos, sin = self._rope.at(positions)  # [R, 1, d]
+        where = Where(*self._rope.at(positions), slots)
+        names = {index: name for index in range(first, last) if (name := layer_feature(index)) in capture}
         for segment in self._segments(batch, nodes, first, last):
-            plan = self._ops.plan(segment.shares)
+            plan = self._layers.plan(segment.shares)
             pick = segment.rows
-            y, *where = (x, cos, sin, slots) if pick is None else (t[pick] for t in (x, cos, sin, slots))
-            if pick is not None:
-                y = self._resumed(y, batch, pick, segment.first)
-            for index in range(segment.first, segment.last):
-                y = self._layer(index, y, where, plan)
-                if (name := layer_feature(index)) in capture:
-                    features[name] = y if pick is None else x.index_copy(0, pick, y)
-            x = y if pick is None else x.index_copy(0, pick, y)
+            if pick is None:
+                x, captured = self._layers.run(segment.first, segment.last, x, where, plan, names)
+            else:
+                y = self._resumed(x[pick], batch, pick, segment.first)
+                y, captured = self._layers.run(segment.first, segment.last, y, where.pick(pick), plan, names)
+                captured = {layer: x.index_copy(0, pick, h) for layer, h in captured.items()}
+                x = x.index_copy(0, pick, y)
+            features.update((names[layer], hidden) for layer, hidden in captured.items())
         if last < self.layers:
             return Output(x.new_empty((0, self.vocab_size)).float(), features)
         return self._finish(x, batch, features, FINAL_NORM in capture)
 
-    def _layer(self, index: int, x: Tensor, where: Sequence[Tensor], plan: Any) -> Tensor:
-        """One transformer block; writes the rows' K/V before anyone reads it. x: [R, H] -> [R, H].
-
-        where: the rows' rotation (cos, sin: [R, 1, d]) and cache slots (Int64[R]).
-        """
-        cos, sin, slots = where
-        w, ops, config = self._layers[index], self._ops, self.config
-        rows = x.shape[0]
-        h = ops.norm(x, w.input_norm, config.norm_eps)
-        q = ops.linear(h, w.q, w.q_bias).view(rows, config.heads, config.head_size)
-        k = ops.linear(h, w.k, w.k_bias).view(rows, config.kv_heads, config.head_size)
-        v = ops.linear(h, w.v, w.v_bias).view(rows, config.kv_heads, config.head_size)
-        keys, values = self.pool.keys[index], self.pool.values[index]  # [slots, kv heads, d]
-        keys[slots] = rotate(k, cos, sin)
-        values[slots] = v
-        mixed = ops.attend(rotate(q, cos, sin), keys, values, plan)  # [R, heads · d]
-        x = x + ops.linear(mixed, w.o, w.o_bias)
-        h = ops.norm(x, w.post_norm, config.norm_eps)
-        h = ops.gate(ops.linear(h, w.gate, w.gate_bias), ops.linear(h, w.up, w.up_bias))  # [R, I]
-        return x + ops.linear(h, w.down, w.down_bias)
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """Int64[R] -> [R, H]."""
+        if isinstance(self._embedding, Packed):
+            return self._embedding.rows(tokens)
+        return F.embedding(tokens, self._embedding)
 
     def _finish(
         self, x: Tensor, batch: Sequence[Rows], features: dict[str, Tensor], keep_norm: bool
@@ -190,14 +149,12 @@ class Decoder:
             end += len(rows.tokens)
             wanted += range(end - rows.wanted, end)
         if keep_norm:
-            x = features[FINAL_NORM] = self._ops.norm(x, self._final_norm, self.config.norm_eps)
+            x = features[FINAL_NORM] = self._layers.norm(x)
         if len(wanted) < x.shape[0]:
             x = x[wanted]
         if not wanted:
             return Output(x.new_empty((0, self.vocab_size)).float(), features)
-        if not keep_norm:
-            x = self._ops.norm(x, self._final_norm, self.config.norm_eps)
-        return Output(self._ops.linear(x, self._head, None).float(), features)
+        return Output(self._layers.logits(x if keep_norm else self._layers.norm(x)), features)
 
     def _segments(
         self, batch: Sequence[Rows], nodes: Sequence[range], first: int, last: int

@@ -1,0 +1,59 @@
+// Attention of a pass's rows over a paged cache.
+//
+// A row sees its sequence's committed positions and its own ancestors, itself included. Keys are reduced by
+// absolute position, in position-aligned blocks of 64 that are combined in order, so a row's bits depend on its
+// query and its keys alone: not on other rows, the tree, where slots lie, how the prefix was filled or threads.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "ops_kernels.hpp"
+#include "pool.hpp"
+
+namespace taslak {
+
+// One sequence's part of a pass. Position p lies in slot pages[p / 64] · 64 + p % 64; node n's K/V lies at position
+// length + n, whatever its depth.
+struct Share {
+    std::vector<std::int32_t> pages;
+    std::int64_t length;                // committed positions
+    std::vector<std::int32_t> parents;  // of every uncommitted node, −1 = the committed prefix
+    std::vector<std::int32_t> nodes;    // the pass's rows of this sequence
+};
+
+// What attention needs to know of a pass; made once, used in every layer.
+class Plan {
+   public:
+    // Throws std::invalid_argument where nodes, parents and pages don't fit together.
+    explicit Plan(const std::vector<Share>& shares);
+
+    int rows() const { return rows_; }
+    std::int64_t slots() const { return slots_end_; }  // every slot is below this
+    int most_rows() const { return most_rows_; }       // of any group
+    std::int64_t slot(int row) const { return own_slots_[std::size_t(row)]; }  // where the row's own K/V goes
+
+    // Up to 8 rows of one sequence, next to each other, that read their common K/V once.
+    struct Group {
+        int first, rows;
+        std::size_t common, commons;             // where the common slots start, and how many there are
+        struct { std::size_t start, count; } own[8];
+    };
+    const std::vector<Group>& groups() const { return groups_; }
+    // q, out: [rows, heads · head size]
+    AttentionTask task(const Group& group, int heads, int kv_head, int head_size, float scale, const float* q,
+                       float* out) const;
+
+   private:
+    void add(const Share& share, const std::int32_t* nodes, int count);
+
+    int rows_ = 0, most_rows_ = 0;
+    std::int64_t slots_end_ = 0;
+    std::vector<Group> groups_;
+    std::vector<std::int32_t> slots_, own_slots_;
+};
+
+// q, out: [rows, heads · head size]. Threads split (rows, K/V head), never a row's keys.
+void attend(const Plan& plan, const float* q, const Cache& cache, int heads, float scale, float* out, Pool& pool);
+
+}  // namespace taslak

@@ -1,0 +1,224 @@
+// Attention of a few rows over one K/V head; see attention.hpp for what is promised.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "ops_kernels.hpp"
+#include "vec.hpp"
+
+namespace taslak {
+namespace {
+
+constexpr float kLowest = -std::numeric_limits<float>::infinity();
+
+constexpr int rounded_up(int n) { return (n + 7) / 8 * 8; }
+
+// Some keys or values of one K/V head, float32, each padded with zeros to `width`.
+template <class V, class T>
+void gather(const T* tensor, const Cache& cache, int kv_head, const std::int32_t* slots, int count, int width,
+            float* out) {
+    const int size = cache.head_size;
+    for (int i = 0; i < count; ++i, out += width) {
+        const T* from = tensor + (std::int64_t(slots[i]) * cache.kv_heads + kv_head) * size;
+        int c = 0;
+        for (; c + 8 <= size; c += 8) V::load(from + c).store(out + c);
+        for (; c < size; ++c) out[c] = to_float(from[c]);
+        for (; c < width; ++c) out[c] = 0.0f;
+    }
+}
+
+template <class V>
+void gather(const Cache& cache, bool values, int kv_head, const std::int32_t* slots, int count, int width,
+            float* out) {
+    const void* tensor = values ? cache.values : cache.keys;
+    if (cache.half) {
+        gather<V>(static_cast<const bfloat16*>(tensor), cache, kv_head, slots, count, width, out);
+    } else {
+        gather<V>(static_cast<const float*>(tensor), cache, kv_head, slots, count, width, out);
+    }
+}
+
+// Scores of Q queries and K keys, Q · K = 8. Each is one chain of fused multiply-adds a lane, then one `sum`.
+template <class V, int Q, int K>
+void score_tile(const float* q, const float* k, int width, float scale, float* out) {
+    V acc[8];
+    for (V& a : acc) a = V::set(0.0f);
+    for (int c = 0; c < width; c += 8) {
+        V key[K];
+        for (int j = 0; j < K; ++j) key[j] = V::load(k + j * width + c);
+        for (int i = 0; i < Q; ++i) {
+            const V query = V::load(q + i * width + c);
+            for (int j = 0; j < K; ++j) acc[i * K + j] = fma(query, key[j], acc[i * K + j]);
+        }
+    }
+    float scores[8];
+    (sums(acc) * V::set(scale)).store(scores);
+    for (int i = 0; i < Q; ++i) for (int j = 0; j < K; ++j) out[i * kScores + j] = scores[i * K + j];
+}
+
+// out[i][j] = scale · q[i]·k[j]; may write up to seven scores past `keys` and read as many rows of k.
+template <class V>
+void score(const float* q, int queries, const float* k, int keys, int width, float scale, float* out) {
+    int i = 0;
+    for (; i + 2 <= queries; i += 2) {
+        for (int j = 0; j < keys; j += 4) {
+            score_tile<V, 2, 4>(q + i * width, k + j * width, width, scale, out + i * kScores + j);
+        }
+    }
+    for (; i < queries; ++i) {
+        for (int j = 0; j < keys; j += 8) {
+            score_tile<V, 1, 8>(q + i * width, k + j * width, width, scale, out + i * kScores + j);
+        }
+    }
+}
+
+// out[i] += Σ_j weights[i][j] · v[j], j ascending, for Q queries and D registers of the head.
+template <class V, int Q, int D>
+void mix_tile(const float* weights, const float* v, int keys, int width, float* out) {
+    V acc[Q][D];
+    for (int i = 0; i < Q; ++i) {
+        for (int c = 0; c < D; ++c) acc[i][c] = V::load(out + i * width + 8 * c);
+    }
+    for (int j = 0; j < keys; ++j) {
+        V value[D];
+        for (int c = 0; c < D; ++c) value[c] = V::load(v + j * width + 8 * c);
+        for (int i = 0; i < Q; ++i) {
+            const V weight = V::set(weights[i * kScores + j]);
+            for (int c = 0; c < D; ++c) acc[i][c] = fma(weight, value[c], acc[i][c]);
+        }
+    }
+    for (int i = 0; i < Q; ++i) {
+        for (int c = 0; c < D; ++c) acc[i][c].store(out + i * width + 8 * c);
+    }
+}
+
+// As wide as registers allow: eight sums in flight hide the latency of a fused multiply-add.
+template <class V, int Q, int D>
+void mix_rows(const float* weights, const float* v, int keys, int width, float* out) {
+    int c = 0;
+    for (; c + 8 * D <= width; c += 8 * D) mix_tile<V, Q, D>(weights, v + c, keys, width, out + c);
+    for (; c < width; c += 8) mix_tile<V, Q, 1>(weights, v + c, keys, width, out + c);
+}
+
+template <class V>
+void mix(const float* weights, int queries, const float* v, int keys, int width, float* out) {
+    int i = 0;
+    const auto step = [&](auto kernel, int count) {
+        for (; i + count <= queries; i += count) kernel(weights + i * kScores, v, keys, width, out + i * width);
+    };
+    step(mix_rows<V, 4, 2>, 4);
+    step(mix_rows<V, 2, 4>, 2);
+    step(mix_rows<V, 1, 8>, 1);
+}
+
+// Online softmax (Milakov and Gimelshein 2018) of one query, a block at a time: turns the block's scores into weights
+// relative to the largest so far and rescales what `out` and `total` hold already.
+template <class V>
+void softmax_block(float* scores, int keys, float& largest, float& total, float* out, int width) {
+    for (int j = keys; j < rounded_up(keys); ++j) scores[j] = kLowest;
+    V high = V::set(largest);
+    for (int j = 0; j < keys; j += 8) high = max(V::load(scores + j), high);
+    float lanes[8];
+    high.store(lanes);
+    const float before = largest;
+    for (float lane : lanes) largest = lane > largest ? lane : largest;
+    V weights = V::set(0.0f);
+    for (int j = 0; j < keys; j += 8) {
+        const V weight = steady_exp(V::load(scores + j) - V::set(largest));
+        weight.store(scores + j);
+        weights = weights + weight;
+    }
+    if (largest == before) {  // then the factor is exactly 1
+        total += sum(weights);
+        return;
+    }
+    const V factor = steady_exp(V::set(before - largest));
+    factor.store(lanes);
+    total = total * lanes[0] + sum(weights);
+    for (int c = 0; c < width; c += 8) (V::load(out + c) * factor).store(out + c);
+}
+
+// Key blocks outermost, so K/V are read once for all rows and heads.
+template <class V>
+void attend(const AttentionTask& task, const Cache& cache) {
+    const int size = cache.head_size, width = rounded_up(size);
+    const int each = task.heads / cache.kv_heads, queries = task.rows * each;  // query r · each + h
+    float* q = task.scratch;                       // [queries, width], as is `mixed`
+    float* mixed = q + queries * width;
+    float* block = mixed + queries * width;        // [64 + 8, width]
+    float* scores = block + (kPage + 8) * width;   // [queries, 72]
+    float* largest = scores + queries * kScores;   // [queries], as is `total`
+    float* total = largest + queries;
+    const auto place = [&](int row, int head) { return (row * task.heads + task.kv_head * each + head) * size; };
+
+    std::int64_t longest = 0;
+    for (int r = 0; r < task.rows; ++r) {
+        if (task.own[r].count > longest) longest = task.own[r].count;
+        for (int h = 0; h < each; ++h) {
+            float* to = q + (r * each + h) * width;
+            const float* from = task.q + place(r, h);
+            for (int c = 0; c < width; ++c) to[c] = c < size ? from[c] : 0.0f;
+        }
+    }
+    for (int i = 0; i < queries * width; ++i) mixed[i] = 0.0f;
+    for (int i = 0; i < queries; ++i) largest[i] = kLowest, total[i] = 0.0f;
+
+    for (std::int64_t start = 0; start < task.common.count + longest; start += kPage) {
+        // keys from `start` to `end`, within this block
+        const auto within = [start](std::int64_t end) {
+            return end <= start ? 0 : end - start < kPage ? int(end - start) : kPage;
+        };
+        const int common = within(task.common.count);
+        // the keys all rows have in common, then each row's own: positions ascend through both
+        const auto both = [&](bool values, auto kernel) {
+            gather<V>(cache, values, task.kv_head, task.common.slots + start, common, width, block);
+            kernel(0, queries, 0, common);
+            for (int r = 0; r < task.rows; ++r) {
+                const int own = within(task.common.count + task.own[r].count) - common;
+                if (own == 0) continue;
+                const std::int32_t* slots = task.own[r].slots + (start + common - task.common.count);
+                gather<V>(cache, values, task.kv_head, slots, own, width, block);
+                kernel(r * each, each, common, own);
+            }
+        };
+        both(false, [&](int first, int count, int at, int keys) {
+            score<V>(q + first * width, count, block, keys, width, task.scale, scores + first * kScores + at);
+        });
+        for (int i = 0; i < queries; ++i) {
+            const int keys = within(task.common.count + task.own[i / each].count);
+            if (keys) softmax_block<V>(scores + i * kScores, keys, largest[i], total[i], mixed + i * width, width);
+        }
+        both(true, [&](int first, int count, int at, int keys) {
+            mix<V>(scores + first * kScores + at, count, block, keys, width, mixed + first * width);
+        });
+    }
+
+    for (int i = 0; i < queries; ++i) {
+        float* to = task.out + place(i / each, i % each);
+        for (int c = 0; c < size; ++c) to[c] = mixed[i * width + c] / total[i];
+    }
+}
+
+template <class V, class T>
+void write_row(T* tensor, std::int64_t slot, int size, const float* from) {
+    T* to = tensor + slot * size;
+    int c = 0;
+    for (; c + 8 <= size; c += 8) V::load(from + c).store(to + c);
+    if (c < size) store_part(load_part<V>(from + c, size - c), to + c, size - c);
+}
+
+template <class V>
+void write(const Cache& cache, std::int64_t slot, const float* k, const float* v) {
+    const int size = cache.kv_heads * cache.head_size;
+    if (cache.half) {
+        write_row<V>(static_cast<bfloat16*>(cache.keys), slot, size, k);
+        write_row<V>(static_cast<bfloat16*>(cache.values), slot, size, v);
+    } else {
+        write_row<V>(static_cast<float*>(cache.keys), slot, size, k);
+        write_row<V>(static_cast<float*>(cache.values), slot, size, v);
+    }
+}
+
+}  // namespace
+}  // namespace taslak

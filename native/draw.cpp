@@ -1,0 +1,107 @@
+#include "draw.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "draw_kernel.hpp"
+#include "ops_kernels.hpp"
+
+namespace taslak {
+
+namespace {
+
+constexpr double kSlack = 0.01;         // in log2 units: what float32 may lose near zero, a hundred times over
+constexpr std::int64_t kPiece = 16384;  // ids worth waking a thread for
+constexpr double kNone = -std::numeric_limits<double>::infinity();
+
+double gumbel(std::uint64_t state, std::int64_t id) {
+    std::uint64_t h = hash_product(state, id);
+    h ^= h >> 31;
+    return -std::log(-std::log(std::max(double(h >> 11) * 0x1p-53, 0x1p-54)));
+}
+
+struct Scored {
+    double score;
+    std::int64_t id;
+    bool operator<(const Scored& other) const {  // comes before
+        return score > other.score || (score == other.score && id < other.id);
+    }
+};
+
+// The best k so far, best first, and the bound that others must reach to join them.
+class Best {
+   public:
+    // floor: a score that is known to be reached
+    Best(int k, double floor) : k_(std::size_t(k)), bound_(bound_of(floor)) {}
+
+    void offer(Scored s) {
+        best_.insert(std::upper_bound(best_.begin(), best_.end(), s), s);
+        if (best_.size() > k_) best_.pop_back();
+        if (best_.size() == k_) bound_ = std::max(bound_, bound_of(best_.back().score));
+    }
+    float bound() const { return bound_; }
+    const std::vector<Scored>& list() const { return best_; }
+
+   private:
+    static float bound_of(double score) {
+        const double scaled = score * kLog2e;
+        return scaled < -1e38 ? -INFINITY : float(scaled - kSlack - std::abs(scaled) * 0x1p-20);
+    }
+
+    std::size_t k_;
+    float bound_;
+    std::vector<Scored> best_;
+};
+
+template <class Z>
+std::vector<std::int64_t> best_of(const Scores& scores, const Z& z, std::int64_t count, std::uint64_t state, int k,
+                                  double floor, Pool& pool) {
+    if (k < 1) return {};
+    const OpsKernels& use = ops_kernels();
+    const std::int64_t pieces = std::clamp<std::int64_t>(count / kPiece, 1, pool.threads());
+    std::vector<Best> found(std::size_t(pieces), Best(k, floor));
+    pool.parallel_for(pieces, [&](std::int64_t piece) {
+        Best& best = found[std::size_t(piece)];
+        const std::int64_t last = count * (piece + 1) / pieces;
+        for (std::int64_t i = count * piece / pieces; i < last;) {
+            unsigned which = 0;
+            i = use.find(scores, i, last, state, best.bound(), which);
+            for (; which; which >>= 1, ++i) {
+                if (!(which & 1) || !(z(i) > kNone)) continue;
+                const std::int64_t id = scores.ids ? scores.ids[i] : i;
+                best.offer({z(i) + gumbel(state, id), id});
+            }
+        }
+    });
+    std::vector<Scored> all;
+    for (const Best& best : found) all.insert(all.end(), best.list().begin(), best.list().end());
+    std::sort(all.begin(), all.end());
+    if (all.size() > std::size_t(k)) all.resize(std::size_t(k));
+    std::vector<std::int64_t> ids;
+    for (const Scored& s : all) ids.push_back(s.id);
+    return ids;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> draw(const float* logits, std::int64_t count, double temperature, std::uint64_t state, int k,
+                               Pool& pool) {
+    const float largest = ops_kernels().largest(logits, count);
+    if (largest == -INFINITY) throw std::domain_error("every token is banned");
+    if (!std::isfinite(largest)) throw std::domain_error("the logits hold " + std::to_string(largest));
+    const auto z = [=](std::int64_t i) { return (double(logits[i]) - double(largest)) / temperature; };
+    const Scores scores{logits, largest, float(2.0 * kLog2e / temperature), nullptr, nullptr};
+    // the largest logit has z = 0, and no noise is below −3.63
+    return best_of(scores, z, count, state, k, k == 1 ? -3.63 : kNone, pool);
+}
+
+std::vector<std::int64_t> draw(const std::int64_t* ids, const double* z, std::int64_t count, std::uint64_t state,
+                               int k, Pool& pool) {
+    const auto at = [=](std::int64_t i) { return z[i]; };
+    return best_of({nullptr, 0.0f, 0.0f, ids, z}, at, count, state, k, kNone, pool);
+}
+
+}  // namespace taslak

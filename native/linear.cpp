@@ -1,0 +1,169 @@
+#include "linear.hpp"
+
+#include <algorithm>
+
+#include "cpu.hpp"
+#include "linear_kernels.hpp"
+#include "pool.hpp"
+
+namespace taslak {
+namespace {
+
+const LinearKernels& kernels() {
+#ifdef TASLAK_HAVE_AVX2
+    if (path() == Path::avx2) return linear_avx2;
+#endif
+    return linear_scalar;
+}
+
+// Weights a task reads: small enough that the threads finish together although the machine has other work too, large
+// enough that taking a task costs nothing.
+constexpr std::int64_t kTaskBytes = 96 * 1024, kLeastBytes = 6 * 1024;
+constexpr int kTasksEach = 6;  // tasks a thread, where there are bytes enough
+
+std::int64_t pairs_of_task(std::int64_t bytes_of_panel, std::int64_t bytes_in_all, int threads) {
+    const std::int64_t bytes = std::clamp(bytes_in_all / (threads * kTasksEach), kLeastBytes, kTaskBytes);
+    return std::max<std::int64_t>(1, bytes / (2 * bytes_of_panel));
+}
+
+std::int64_t parts_of(std::int64_t whole, std::int64_t each) { return (whole + each - 1) / each; }
+
+// f(first row, rows) for the rows in blocks of up to kRows.
+template <class F>
+void each_block(int rows, const F& f) {
+    for (int first = 0; first < rows; first += kRows) f(first, std::min(kRows, rows - first));
+}
+
+// Outputs of a panel that exist.
+int outputs(const Packed& w, std::int64_t panel) {
+    return int(std::min<std::int64_t>(width(w.kind), w.n - panel * width(w.kind)));
+}
+
+void finish(const Product& p, std::int64_t panel, int first, int rows, const float* sums) {
+    const int stride = width(p.weight->kind), count = outputs(*p.weight, panel);
+    const std::int64_t column = panel * stride;
+    for (int r = 0; r < rows; ++r, sums += stride) {
+        const std::int64_t at = (first + r) * p.ldy + column;
+        for (int i = 0; i < count; ++i) {
+            float y = sums[i];
+            if (p.bias) y += p.bias[column + i];
+            if (p.residual) y += p.residual[at + i];
+            p.y[at + i] = y;
+        }
+    }
+}
+
+void prepare(Activations& x, const Packed& w, Pool& pool) {
+    if (is_quantised(w.kind) && !x.quantised) x.quantise(pool);
+}
+
+}  // namespace
+
+void Activations::set(const float* rows_, int count, std::int64_t k_, std::int64_t ldx_) {
+    x = rows_;
+    rows = count;
+    k = k_;
+    ldx = ldx_;
+    quantised = false;
+}
+
+void Activations::quantise(Pool& pool) {
+    const std::size_t numbers = std::size_t(rows * k), groups = std::size_t(rows * (k / kGroup));
+    if (codes.size() < numbers) codes.resize(numbers), wide.resize(numbers);
+    if (scales.size() < groups) scales.resize(groups), sums.resize(groups);
+    const auto row = [&](std::int64_t r) {
+        const std::int64_t group = r * (k / kGroup);
+        kernels().quantise(x + r * ldx, k, &codes[r * k], &wide[r * k], &scales[group], &sums[group]);
+    };
+    constexpr std::int64_t worth_sharing = 32 * 1024;  // below, one thread is done before another has begun
+    if (rows * k < worth_sharing) {
+        for (int r = 0; r < rows; ++r) row(r);
+    } else {
+        pool.parallel_for(rows, row);
+    }
+    quantised = true;
+}
+
+void linear(Activations& x, const Product* products, int count, Pool& pool) {
+    std::int64_t bytes = 0;
+    for (int i = 0; i < count; ++i) {
+        prepare(x, *products[i].weight, pool);
+        bytes += packed_bytes(*products[i].weight);
+    }
+    struct Part {
+        const Product* product;
+        std::int64_t each, first_task;  // pairs of panels a task; where its tasks begin
+    };
+    std::vector<Part> parts;
+    std::int64_t tasks = 0;
+    for (int i = 0; i < count; ++i) {
+        const Packed& w = *products[i].weight;
+        const std::int64_t each = pairs_of_task(panel_bytes(w.kind, w.k), bytes, pool.threads());
+        parts.push_back({products + i, each, tasks});
+        tasks += parts_of(panels(w), 2 * each);
+    }
+    const LinearKernels& use = kernels();
+    pool.parallel_for(tasks, [&](std::int64_t task) {
+        std::size_t i = parts.size() - 1;
+        while (parts[i].first_task > task) --i;
+        const Product& product = *parts[i].product;
+        const Packed& w = *product.weight;
+        const std::int64_t size = panel_bytes(w.kind, w.k), first = (task - parts[i].first_task) * 2 * parts[i].each;
+        const std::int64_t last = std::min(first + 2 * parts[i].each, panels(w));
+        alignas(64) float sums[2 * kRows * kWidest];
+        for (std::int64_t panel = first; panel < last; panel += 2) {
+            const std::uint8_t* a = w.data + panel * size;
+            const bool two = panel + 1 < last;
+            each_block(x.rows, [&](int row, int rows) {
+                use.pair(w.kind, a, two ? a + size : a, x, row, rows, sums);
+                finish(product, panel, row, rows, sums);
+                if (two) finish(product, panel + 1, row, rows, sums + rows * width(w.kind));
+            });
+        }
+    });
+}
+
+void gated(Activations& x, const Packed& gate, const float* gate_bias, const Packed& up, const float* up_bias,
+           float* y, std::int64_t ldy, Pool& pool) {
+    const LinearKernels& use = kernels();
+    if (gate.kind != up.kind) {
+        std::vector<float> ups(std::size_t(x.rows * up.n));
+        const Product products[] = {{&gate, gate_bias, nullptr, y, ldy}, {&up, up_bias, nullptr, ups.data(), up.n}};
+        linear(x, products, 2, pool);
+        for (int r = 0; r < x.rows; ++r) use.silu_times(y + r * ldy, &ups[std::size_t(r * up.n)], up.n);
+        return;
+    }
+    prepare(x, gate, pool);
+    const std::int64_t size = panel_bytes(gate.kind, gate.k), count = panels(gate);
+    const std::int64_t each = pairs_of_task(size, 2 * packed_bytes(gate), pool.threads());
+    const int stride = width(gate.kind);
+    const Product product{&gate, nullptr, nullptr, y, ldy};
+    pool.parallel_for(parts_of(count, each), [&](std::int64_t task) {
+        alignas(64) float sums[2 * kRows * kWidest];
+        const auto add_bias = [&](const float* bias, std::int64_t panel, int rows, float* to) {
+            if (!bias) return;
+            for (int r = 0; r < rows; ++r) {
+                for (int i = 0; i < outputs(gate, panel); ++i) to[r * stride + i] += bias[panel * stride + i];
+            }
+        };
+        for (std::int64_t panel = task * each; panel < std::min((task + 1) * each, count); ++panel) {
+            each_block(x.rows, [&](int row, int rows) {
+                float* ups = sums + rows * stride;
+                use.pair(gate.kind, gate.data + panel * size, up.data + panel * size, x, row, rows, sums);
+                add_bias(gate_bias, panel, rows, sums);
+                add_bias(up_bias, panel, rows, ups);
+                use.silu_times(sums, ups, rows * stride);
+                finish(product, panel, row, rows, sums);
+            });
+        }
+    });
+}
+
+void linear(const float* x, int rows, std::int64_t ldx, const Packed& weight, const float* bias, float* y,
+            std::int64_t ldy, Pool& pool) {
+    thread_local Activations activations;  // its buffers are kept, so a call allocates nothing
+    activations.set(x, rows, weight.k, ldx);
+    linear(activations, Product{&weight, bias, nullptr, y, ldy}, pool);
+}
+
+}  // namespace taslak

@@ -1,0 +1,31 @@
+// What a path (the kernels for one instruction set) provides to the products; linear.cpp chooses.
+#pragma once
+
+#include <cstdint>
+
+#include "linear.hpp"
+#include "pack.hpp"
+
+namespace taslak {
+
+constexpr int kWidest = 32;       // outputs of the widest panel
+constexpr float kTiny = 1e-30f;  // a group of activations that stays under this is zeros: 127 / it might overflow
+
+struct LinearKernels {
+    // One row: codes, the same codes widened, and per group of 32 the scale and scale · Σ codes.
+    void (*quantise)(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, float* scales,
+                     float* sums);
+
+    // Products of two panels (they may be the same) with rows [first, first + rows) of x, 1 ≤ rows ≤ kRows.
+    // out: [2, rows, width of the kind].
+    void (*pair)(Kind kind, const std::uint8_t* a, const std::uint8_t* b, const Activations& x, int first, int rows,
+                 float* out);
+
+    // gate = SiLU(gate) · up.
+    void (*silu_times)(float* gate, const float* up, std::int64_t count);
+};
+
+extern const LinearKernels linear_scalar;
+extern const LinearKernels linear_avx2;
+
+}  // namespace taslak

@@ -1,0 +1,72 @@
+// The portable products: one row and one output at a time, each number by the definition in pack.hpp and the same
+// operations in the same order as the vector paths, so that every path gives the same bits.
+#include <cmath>
+#include <cstring>
+
+#include "linear_kernels.hpp"
+#include "rows_kernel.hpp"
+
+namespace taslak {
+namespace {
+
+float bfloat16_dot(const std::uint8_t* panel, int output, const float* x, std::int64_t k) {
+    float sum = 0.0f;
+    for (std::int64_t i = 0; i < k; ++i) sum = std::fma(bfloat16_at(panel, output, i), x[i], sum);
+    return sum;
+}
+
+float quantised_dot(Kind kind, const std::uint8_t* panel, int output, const Activations& x, int row) {
+    const std::int64_t groups = x.k / kGroup;
+    const std::int8_t* codes = x.codes.data() + row * x.k;
+    float sum = 0.0f;
+    for (std::int64_t group = 0; group < groups; ++group, codes += kGroup) {
+        const std::uint8_t* w = group_at(kind, panel, group);
+        std::int32_t dot = 0;
+        for (int i = 0; i < kGroup; ++i) dot += code_at(kind, w, output, i) * codes[i];
+        const float scale = scale_at(kind, panel, group, output) * x.scales[row * groups + group];
+        sum = std::fma(float(dot), scale, sum);
+        if (is_int4(kind)) {
+            sum = std::fma(minimum_at(kind, panel, group, output), x.sums[row * groups + group], sum);
+        }
+    }
+    return sum;
+}
+
+void pair(Kind kind, const std::uint8_t* a, const std::uint8_t* b, const Activations& x, int first, int rows,
+          float* out) {
+    for (const std::uint8_t* panel : {a, b}) {
+        for (int r = first; r < first + rows; ++r) {
+            for (int output = 0; output < width(kind); ++output) {
+                *out++ = is_quantised(kind) ? quantised_dot(kind, panel, output, x, r)
+                                            : bfloat16_dot(panel, output, x.x + r * x.ldx, x.k);
+            }
+        }
+    }
+}
+
+void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, float* scales, float* sums) {
+    for (std::int64_t group = 0; group < k / kGroup; ++group, x += kGroup) {
+        float amax = 0.0f;
+        bool finite = true;
+        for (int i = 0; i < kGroup; ++i) {
+            if (std::abs(x[i]) > amax) amax = std::abs(x[i]);
+            finite = finite && std::isfinite(x[i]);
+        }
+        const float inverse = amax > kTiny && finite ? 127.0f / amax : 0.0f;
+        int total = 0;
+        for (int i = 0; i < kGroup; ++i) {
+            const int code = finite ? int(std::nearbyint(x[i] * inverse)) : 0;
+            total += code;
+            *codes++ = std::int8_t(code);
+            *wide++ = std::int16_t(code);
+        }
+        scales[group] = finite ? amax / 127.0f : bits_to_float(0x7FC00000);
+        sums[group] = float(total) * scales[group];
+    }
+}
+
+}  // namespace
+
+const LinearKernels linear_scalar{quantise, pair, silu_times<Scalar8>};
+
+}  // namespace taslak

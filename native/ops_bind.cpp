@@ -1,0 +1,132 @@
+// Python's view of attention, the row operations, the draw and whole layers. Tensors arrive as addresses:
+// `taslak.models.native_ops` checks their shapes and types and keeps them alive.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <stdexcept>
+#include <tuple>
+#include <utility>
+
+#include "draw.hpp"
+#include "layers.hpp"
+#include "rows.hpp"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace taslak {
+namespace {
+
+using Address = std::uintptr_t;
+
+template <class T = float>
+const T* in(Address address) {
+    return reinterpret_cast<const T*>(address);
+}
+template <class T = float>
+T* out(Address address) {
+    return reinterpret_cast<T*>(address);
+}
+
+// (pages, committed length, parents of the nodes, nodes)
+using ShareTuple = std::tuple<std::vector<std::int32_t>, std::int64_t, std::vector<std::int32_t>,
+                              std::vector<std::int32_t>>;
+
+Plan make_plan(std::vector<ShareTuple> tuples) {
+    std::vector<Share> shares;
+    for (auto& [pages, length, parents, nodes] : tuples) {
+        shares.push_back({std::move(pages), length, std::move(parents), std::move(nodes)});
+    }
+    return Plan(shares);
+}
+
+// (norm before attention, norm before the MLP, [q, k, v, o, gate, up, down], their biases or 0)
+using LayerTuple = std::tuple<Address, Address, std::vector<const Packed*>, std::vector<Address>>;
+
+std::vector<Layer> make_layers(const std::vector<LayerTuple>& tuples) {
+    std::vector<Layer> layers;
+    for (const auto& [input_norm, post_norm, weights, biases] : tuples) {
+        if (weights.size() != 7 || biases.size() != 7) throw std::invalid_argument("a layer has seven products");
+        const auto at = [&, &w = weights, &b = biases](int i) { return Linear{w[i], in(b[i])}; };
+        layers.push_back({in(input_norm), in(post_norm), at(0), at(1), at(2), at(3), at(4), at(5), at(6)});
+    }
+    return layers;
+}
+
+}  // namespace
+}  // namespace taslak
+
+void bind_ops(nb::module_& m) {
+    using namespace taslak;
+    const auto free_gil = nb::call_guard<nb::gil_scoped_release>();
+
+    nb::class_<Plan>(m, "Plan")
+        .def("__init__",
+             [](Plan* self, std::vector<ShareTuple> shares) { new (self) Plan(make_plan(std::move(shares))); },
+             "shares"_a)
+        .def_prop_ro("rows", &Plan::rows);
+
+    // keys, values: [slots, kv heads, head size]; q, out: [rows, heads · head size]
+    m.def("attend",
+          [](const Plan& plan, Address q, Address keys, Address values, bool half, std::int64_t slots, int kv_heads,
+             int head_size, int heads, float scale, Address to) {
+              if (plan.slots() > slots) throw std::invalid_argument("the plan's slots lie past the cache's end");
+              const Cache cache{out<void>(keys), out<void>(values), half, kv_heads, head_size};
+              attend(plan, in(q), cache, heads, scale, out(to), default_pool());
+          },
+          "plan"_a, "q"_a, "keys"_a, "values"_a, "half"_a, "slots"_a, "kv_heads"_a, "head_size"_a, "heads"_a,
+          "scale"_a, "out"_a, free_gil);
+    m.def("write",
+          [](Address keys, Address values, bool half, int kv_heads, int head_size, std::int64_t slot, Address k,
+             Address v) {
+              ops_kernels().write({out<void>(keys), out<void>(values), half, kv_heads, head_size}, slot,
+                                  in(k), in(v));
+          },
+          "keys"_a, "values"_a, "half"_a, "kv_heads"_a, "head_size"_a, "slot"_a, "k"_a, "v"_a, free_gil);
+
+    m.def("rms_norm",
+          [](Address x, Address weight, float eps, int rows, int width, Address to) {
+              rms_norm(in(x), in(weight), eps, rows, width, out(to), default_pool());
+          },
+          "x"_a, "weight"_a, "eps"_a, "rows"_a, "width"_a, "out"_a, free_gil);
+    m.def("rotate",
+          [](Address x, Address cos, Address sin, int rows, int heads, int head_size, int size) {
+              rotate(out(x), in(cos), in(sin), rows, heads, head_size, size, default_pool());
+          },
+          "x"_a, "cos"_a, "sin"_a, "rows"_a, "heads"_a, "head_size"_a, "size"_a, free_gil);
+    m.def("draw_row",
+          [](Address logits, std::int64_t count, double temperature, std::uint64_t state, int k) {
+              return draw(in(logits), count, temperature, state, k, default_pool());
+          },
+          "logits"_a, "count"_a, "temperature"_a, "state"_a, "k"_a, free_gil);
+    m.def("draw_support",
+          [](Address ids, Address z, std::int64_t count, std::uint64_t state, int k) {
+              return draw(in<std::int64_t>(ids), in<double>(z), count, state, k, default_pool());
+          },
+          "ids"_a, "z"_a, "count"_a, "state"_a, "k"_a, free_gil);
+
+    nb::class_<Layers>(m, "Layers")
+        .def("__init__",
+             [](Layers* self, int hidden, int inner, int heads, int kv_heads, int head_size, int rotary, float eps,
+                const std::vector<LayerTuple>& layers) {
+                 new (self) Layers({hidden, inner, heads, kv_heads, head_size, rotary, eps}, make_layers(layers));
+             },
+             "hidden"_a, "inner"_a, "heads"_a, "kv_heads"_a, "head_size"_a, "rotary"_a, "eps"_a, "layers"_a)
+        // captures: (layer, address of [rows, hidden])
+        .def("run",
+             [](Layers& self, int first, int last, const Plan& plan, Address x, Address cos, Address sin, Address keys,
+                Address values, bool half, std::int64_t slots, const std::vector<std::pair<int, Address>>& captures) {
+                 Pass pass{&plan, out(x), in(cos), in(sin), out<void>(keys), out<void>(values), half, slots, {}};
+                 for (const auto& [layer, address] : captures) {
+                     if (layer < 0) throw std::invalid_argument("there is no such layer to capture");
+                     if (int(pass.captures.size()) <= layer) pass.captures.resize(std::size_t(layer) + 1);
+                     pass.captures[std::size_t(layer)] = out(address);
+                 }
+                 nb::gil_scoped_release release;
+                 self.run(first, last, pass, default_pool());
+             },
+             "first"_a, "last"_a, "plan"_a, "x"_a, "cos"_a, "sin"_a, "keys"_a, "values"_a, "half"_a, "slots"_a,
+             "captures"_a);
+}

@@ -1,0 +1,14 @@
+#include "ops_kernels.hpp"
+
+#include "cpu.hpp"
+
+namespace taslak {
+
+const OpsKernels& ops_kernels() {
+#ifdef TASLAK_HAVE_AVX2
+    if (path() == Path::avx2) return avx2_ops;
+#endif
+    return scalar_ops;
+}
+
+}  // namespace taslak

@@ -1,0 +1,13 @@
+// The portable form of the kernels.
+#include "attention_kernel.hpp"
+#include "draw_kernel.hpp"
+#include "ops_kernels.hpp"
+#include "rows_kernel.hpp"
+
+namespace taslak {
+
+const OpsKernels scalar_ops = {
+    attend<Scalar8>, write<Scalar8>, norm<Scalar8>, rotate<Scalar8>, largest_scalar, find_scalar,
+};
+
+}  // namespace taslak

@@ -1,0 +1,28 @@
+"""The draw: argmax of score + Gumbel noise, token for token the one of `core.sampling.Distribution`.
+
+`state` is what `core.noise` derives from (key, stream, position).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from taslak.native.build import extension as _native
+from taslak.native.tensors import address, check
+
+
+def draw_row(logits: Tensor, temperature: float, state: int, k: int = 1) -> list[int]:
+    """The k largest of (logits − max) / temperature + noise over a whole row, largest first; −inf is never
+    chosen. logits: Float32[V]. Raises ValueError where they hold a NaN or +inf, or nothing above −inf."""
+    check("logits", logits, (None,), torch.float32)
+    logits = logits.contiguous()
+    return _native.draw_row(address(logits), logits.numel(), temperature, state, k)
+
+
+def draw_support(ids: Tensor, z: Tensor, state: int, k: int = 1) -> list[int]:
+    """The k largest of z + noise, largest first. ids: Int64[S]; z: Float64[S]."""
+    check("z", z, (None,), torch.float64)
+    check("ids", ids, z.shape, torch.int64)
+    ids, z = ids.contiguous(), z.contiguous()
+    return _native.draw_support(address(ids), address(z), ids.numel(), state, k)

@@ -1,0 +1,190 @@
+"""Native attention: right against float64, and one row's bits whatever stands beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taslak.models.cache import PAGE
+from taslak.native import set_threads, threads
+from taslak.native.build import extension
+from tests.unit.native.paths import PATHS, on_path
+
+SLOTS = 40 * PAGE
+DTYPES = (torch.float32, torch.bfloat16)
+HEADS = st.sampled_from([(1, 1), (4, 2), (9, 3), (12, 2), (7, 7)])
+SIZES = st.sampled_from([8, 16, 20, 64, 80, 128, 256])
+
+
+@dataclass
+class Sequence:
+    """A sequence in the pool; `rows` are the nodes that the pass runs."""
+
+    pages: list[int]
+    length: int
+    parents: list[int] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+
+    def slot(self, position: int) -> int:
+        return self.pages[position // PAGE] * PAGE + position % PAGE
+
+    def path(self, node: int) -> list[int]:
+        path = []
+        while node >= 0:
+            path.append(node)
+            node = self.parents[node]
+        return path[::-1]
+
+    def keys(self, node: int) -> list[int]:
+        """Slots of what the node sees, by absolute position."""
+        positions = [*range(self.length), *(self.length + n for n in self.path(node))]
+        return [self.slot(position) for position in positions]
+
+
+def attend(
+    sequences: list[Sequence], q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> torch.Tensor:
+    """q: Float32[R, heads, d]; keys, values: [slots, kv heads, d] -> [R, heads, d]."""
+    plan = extension.Plan([(s.pages, s.length, s.parents, s.rows) for s in sequences])
+    assert plan.rows == q.shape[0]
+    q, out = q.contiguous(), torch.empty_like(q)
+    slots, kv_heads, size = keys.shape
+    half = keys.dtype == torch.bfloat16
+    addresses = (t.data_ptr() for t in (q, keys, values))
+    extension.attend(plan, *addresses, half, slots, kv_heads, size, q.shape[1], size**-0.5, out.data_ptr())
+    return out
+
+
+def expected(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """One row in float64. q: [heads, d]; keys, values: [n, kv heads, d]."""
+    group = q.shape[0] // keys.shape[1]
+    k, v = (t.double().repeat_interleave(group, dim=1) for t in (keys, values))
+    weights = torch.softmax(torch.einsum("hd,nhd->hn", q.double(), k) * q.shape[1] ** -0.5, dim=-1)
+    return torch.einsum("hn,nhd->hd", weights, v)
+
+
+@st.composite
+def passes(draw: st.DrawFn, longest: int = 200) -> list[Sequence]:
+    """Up to three sequences, their pages scattered over the pool, each with a random tree."""
+    free = draw(st.permutations(range(SLOTS // PAGE)))
+    sequences = []
+    for _ in range(draw(st.integers(1, 3))):
+        length = draw(st.one_of(st.integers(0, longest), st.sampled_from((62, 63, 64, 65, 127, 128))))
+        nodes = draw(st.integers(1, 20))
+        kind = draw(st.sampled_from(("chain", "star", "tree")))
+        parents = [-1]
+        for i in range(1, nodes):
+            parents.append({"chain": i - 1, "star": -1, "tree": draw(st.integers(-1, i - 1))}[kind])
+        rows = sorted(draw(st.sets(st.integers(0, nodes - 1), min_size=1)))
+        need = -(-(length + nodes) // PAGE)
+        sequences.append(Sequence(list(free[:need]), length, parents, rows))
+        free = free[need:]
+    return sequences
+
+
+def pool(kv_heads: int, size: int, dtype: torch.dtype, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    keys = torch.randn((SLOTS, kv_heads, size), generator=generator)
+    return keys.to(dtype), torch.randn(keys.shape, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@settings(max_examples=30, deadline=None)
+@given(heads=HEADS, size=SIZES, sequences=passes(), sharpness=st.sampled_from((0.1, 1.0, 30.0)))
+def test_rows_agree_with_float64(
+    path: str,
+    dtype: torch.dtype,
+    heads: tuple[int, int],
+    size: int,
+    sequences: list[Sequence],
+    sharpness: float,
+) -> None:
+    keys, values = pool(heads[1], size, dtype, seed=0)
+    rows = [(s, node) for s in sequences for node in s.rows]
+    q = torch.randn((len(rows), heads[0], size), generator=torch.Generator().manual_seed(1)) * sharpness
+    with on_path(path):
+        out = attend(sequences, q, keys, values)
+    for row, (sequence, node) in enumerate(rows):
+        slots = sequence.keys(node)
+        assert (out[row] - expected(q[row], keys[slots], values[slots])).abs().max() < 2e-5
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@settings(max_examples=60, deadline=None)
+@given(heads=HEADS, size=SIZES, sequences=passes(), data=st.data())
+def test_a_row_has_the_same_bits_alone(
+    dtype: torch.dtype, heads: tuple[int, int], size: int, sequences: list[Sequence], data: st.DataObject
+) -> None:
+    """Other rows, the tree, slots, what is committed already, threads and vector width change nothing."""
+    keys, values = pool(heads[1], size, dtype, seed=2)
+    rows = [(s, node) for s in sequences for node in s.rows]
+    q = torch.randn((len(rows), heads[0], size), generator=torch.Generator().manual_seed(3)) * 4
+    seen = sorted({slot for s, node in rows for slot in s.keys(node)})
+    poisoned = torch.ones(SLOTS, dtype=torch.bool)
+    poisoned[seen] = False
+    keys[poisoned], values[poisoned] = torch.nan, torch.nan  # nobody may read what isn't a row's own
+    before = threads()
+    set_threads(data.draw(st.integers(1, 3)))
+    out = attend(sequences, q, keys, values)
+    set_threads(before)
+    row = data.draw(st.integers(0, len(rows) - 1))
+    sequence, node = rows[row]
+    slots = sequence.keys(node)
+    # the same keys elsewhere, all but the last committed, the rest of the memory NaN
+    pages = list(data.draw(st.permutations(range(SLOTS // PAGE))))
+    alone = Sequence(pages, len(slots) - 1, [-1], [0])
+    moved_keys, moved_values = torch.full_like(keys, torch.nan), torch.full_like(values, torch.nan)
+    where = [alone.slot(position) for position in range(len(slots))]
+    moved_keys[where], moved_values[where] = keys[slots], values[slots]
+    for path in PATHS:
+        with on_path(path):
+            one = attend([alone], q[row : row + 1], moved_keys, moved_values)[0]
+        assert torch.equal(one, out[row]), path
+
+
+def test_a_nan_reaches_its_own_row_only() -> None:
+    keys, values = pool(2, 16, torch.float32, seed=4)
+    chain = Sequence([0, 1, 2], 100, [-1, 0, 1, 2], [0, 1, 2, 3])
+    q = torch.randn((4, 4, 16), generator=torch.Generator().manual_seed(5))
+    clean = attend([chain], q, keys, values)
+    keys[chain.slot(102), 0] = torch.nan
+    out = attend([chain], q, keys, values)
+    assert torch.equal(out[:2], clean[:2])
+    assert torch.equal(out[2:, 2:], clean[2:, 2:])  # the other K/V head
+    assert bool(out[2:, :2].isnan().all())
+
+
+def test_write_rounds_as_pytorch_does() -> None:
+    values = torch.randn((3, 20), generator=torch.Generator().manual_seed(6)) * 1e3
+    values[0, :4] = torch.tensor([torch.nan, torch.inf, 1.00390625, 1.01171875])  # NaN, infinity, two ties
+    for path in PATHS:
+        for dtype in DTYPES:
+            keys, others = torch.zeros((8, 3, 20), dtype=dtype), torch.zeros((8, 3, 20), dtype=dtype)
+            k, v = values, -values
+            addresses = (t.data_ptr() for t in (k, v))
+            half = dtype == torch.bfloat16
+            with on_path(path):
+                extension.write(keys.data_ptr(), others.data_ptr(), half, 3, 20, 5, *addresses)
+            assert torch.equal(keys[5].nan_to_num(7.0), values.to(dtype).nan_to_num(7.0))
+            assert torch.equal(others[5].nan_to_num(7.0), (-values).to(dtype).nan_to_num(7.0))
+            assert not keys[4].any()
+            assert not keys[6].any()
+
+
+@pytest.mark.parametrize(
+    ("share", "message"),
+    [
+        (([0], 64, [-1], [0]), "pages"),
+        (([-1], 3, [-1], [0]), "negative"),
+        (([0], 3, [0], [0]), "parent"),
+        (([0], 3, [-1], [1]), "unknown"),
+    ],
+)
+def test_plans_that_cannot_be(share: tuple[list[int], int, list[int], list[int]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        extension.Plan([share])

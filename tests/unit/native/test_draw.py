@@ -1,0 +1,119 @@
+"""The native draw against `Distribution`: the same ids, always."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from taslak.core.noise import Stream, _state, gumbel
+from taslak.core.sampling import Distribution, Sampling, distribution
+from taslak.native import set_threads, threads
+from taslak.native.draw import draw_row, draw_support
+from tests.unit.native.paths import PATHS, on_path
+
+KEYS = st.integers(0, 2**64 - 1)
+TEMPERATURES = st.sampled_from((1e-5, 0.01, 0.3, 0.7, 1.0, 1.5, 4.0, 100.0, 1e38))
+SPREADS = st.sampled_from((0.0, 0.01, 1.0, 3.0, 10.0, 1e4, 1e37))
+
+
+def logits_of(seed: int, size: int, spread: float) -> torch.Tensor:
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed)) * spread
+
+
+@pytest.mark.parametrize("path", PATHS)
+@settings(max_examples=150, deadline=None)
+@given(
+    size=st.integers(1, 3000),
+    seed=st.integers(0, 2**31),
+    spread=SPREADS,
+    temperature=TEMPERATURES,
+    key=KEYS,
+    position=st.integers(0, 2**40),
+    stream=st.sampled_from(Stream),
+    banned=st.lists(st.integers(0, 2999), max_size=20),
+    k=st.integers(1, 12),
+    count=st.sampled_from((1, 2, 3)),
+)
+def test_a_row_gives_the_ids_that_the_distribution_gives(
+    path: str,
+    size: int,
+    seed: int,
+    spread: float,
+    temperature: float,
+    key: int,
+    position: int,
+    stream: Stream,
+    banned: list[int],
+    k: int,
+    count: int,
+) -> None:
+    logits = logits_of(seed, size, spread)
+    logits[[token for token in banned if token < size - 1]] = -math.inf
+    p = distribution(logits, [0], (), 1, Sampling(temperature=temperature))
+    state = _state(key, stream, position)
+    before = threads()
+    set_threads(count)
+    with on_path(path):
+        assert draw_row(logits, temperature, state) == [p.draw(key, stream, position)]
+        top = p.top(k, key, stream, position)
+        assert draw_row(logits, temperature, state, k) == top
+        assert draw_support(p.ids, p.z, state, k) == top
+    set_threads(before)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 2**31), key=KEYS, k=st.integers(1, 40), values=st.integers(1, 4))
+def test_ties_go_to_the_lower_id(path: str, seed: int, key: int, k: int, values: int) -> None:
+    """Scores so large that noise vanishes in their rounding: whole groups are tied."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randperm(5000, generator=generator)[:200].sort().values
+    z = -1e30 * torch.randint(0, values, (200,), generator=generator).double()
+    p = Distribution(ids, z)
+    with on_path(path):
+        assert draw_support(ids, z, _state(key, Stream.TOKEN, 3), k) == p.top(k, key, Stream.TOKEN, 3)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 2**31), key=KEYS, spread=SPREADS, temperature=TEMPERATURES)
+@example(seed=0, key=0, spread=0.0, temperature=1.0)
+def test_large_vocabularies(path: str, seed: int, key: int, spread: float, temperature: float) -> None:
+    logits = logits_of(seed, 151_936, spread)
+    p = distribution(logits, [0], (), 1, Sampling(temperature=temperature))
+    with on_path(path):
+        for position in range(3):
+            state = _state(key, Stream.TOKEN, position)
+            assert draw_row(logits, temperature, state) == [p.draw(key, Stream.TOKEN, position)]
+            assert draw_row(logits, temperature, state, 5) == p.top(5, key, Stream.TOKEN, position)
+
+
+def test_extreme_noise_is_found() -> None:
+    """The ids with the largest and smallest uniforms of a large range, where the bound is loosest."""
+    key, position = 12345, 7
+    ids = torch.arange(4_000_000)
+    g = gumbel(key, Stream.TOKEN, position, ids)
+    state = _state(key, Stream.TOKEN, position)
+    best = int(g.argmax())
+    z = torch.zeros(ids.numel(), dtype=torch.float64)
+    assert draw_support(ids, z, state, 50) == Distribution(ids, z).top(50, key, Stream.TOKEN, position)
+    z = torch.full_like(z, -float(g.max()) - 3.0)
+    z[best] = 0.0
+    assert draw_support(ids, z, state) == [best]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("place", [0, 9, 99])
+def test_rows_that_no_token_can_be_drawn_from(path: str, bad: float, place: int) -> None:
+    logits = torch.zeros(100)
+    logits[place] = bad
+    with on_path(path):
+        with pytest.raises(ValueError, match="the logits hold"):
+            draw_row(logits, 1.0, 1)
+        with pytest.raises(ValueError, match="banned"):
+            draw_row(torch.full((100,), -math.inf), 1.0, 1)
