@@ -67,7 +67,7 @@ def test_text_goes_to_stdout_and_figures_to_stderr(taslak: Taslak, model: str) -
     assert result.code == 0
     assert result.out.endswith("\n")
     settings, figures = result.error_lines
-    assert settings == f"{model} · ngram · γ 5 · coupled · float32 · seed 3"
+    assert settings == f"{model} · ngram · γ 5 · coupled · float32 PyTorch, 0 MB a token · seed 3"
     for word in ("12 tokens", "tokens/s", "passes", "acceptance rate", "α", "1+α", "seconds in draft"):
         assert word in figures
 
@@ -82,7 +82,7 @@ def test_plain_and_speculative_text_are_the_same(taslak: Taslak, model: str) -> 
     options = ("--model", model, "--exact", "--temperature", "0.8", "--seed", "5", *SHORT)
     plain = taslak("generate", "abcabc", "--plain", *options)
     assert plain.out == taslak("generate", "abcabc", "--method", "suffix", *options).out
-    assert " · plain · float32 · seed 5" in plain.err
+    assert " · plain · float32 PyTorch, 0 MB a token · seed 5" in plain.err
 
 
 def test_compare_states_whether_the_texts_are_identical(taslak: Taslak, model: str) -> None:
@@ -243,7 +243,9 @@ def test_c34_what_is_really_used_is_printed_and_in_the_json(taslak: Taslak, mode
     result = taslak("generate", "abcabc", "--json", *options)
     used = {"method": "draft-model", "gamma": 3, "verify": "coupled", "dtype": "float32", "seed": 9}
     assert used.items() <= json.loads(result.out).items()
-    assert f" · draft-model · {model} · γ 3 · coupled · float32 · seed 9" in result.err
+    width = "float32 PyTorch, 0 MB a token"
+    expected = f" · draft-model · {model} ({width}) · γ 3 · coupled · {width} · seed 9"
+    assert expected in result.err
 
 
 def test_different_tokenizers_are_refused(taslak: Taslak, model: str, tmp_path: Path) -> None:
