@@ -253,14 +253,23 @@ def test_different_tokenizers_are_refused(taslak: Taslak, model: str, tmp_path: 
     assert_one_line(taslak("generate", "Hi", "--model", model, "--draft", other), model, other)
 
 
-def test_debug_shows_the_traceback_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    from taslak.cli import main
-    from taslak.errors import OptionError
-
+def test_debug_shows_the_traceback_wherever_it_stands(taslak: Taslak) -> None:
     for arguments in (["--debug", "generate", "Hi"], ["generate", "Hi", "--debug"]):
-        with pytest.raises(OptionError):
-            main([*arguments, "--gamma", "99"])
-    capsys.readouterr()
+        result = taslak(*arguments, "--gamma", "99")
+        assert result.code == 2
+        assert "Traceback" in result.err
+        assert result.error_lines[-1].startswith("error: gamma is 99")
+
+
+def test_a_bare_command_shows_help_and_nothing_else(taslak: Taslak) -> None:
+    result = taslak()
+    assert result.code == 2
+    assert "Usage" in result.out + result.err
+    assert "error:" not in result.err
+
+
+def test_text_that_is_no_utf8_is_a_mistake(taslak: Taslak, model: str) -> None:
+    assert_one_line(taslak("generate", "ab\udcff", "--model", model), "UTF-8")
 
 
 def test_ctrl_c_exits_with_130(taslak: Taslak, model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -276,6 +276,10 @@ def _compare(model: LanguageModel, prompt: str, request: dict[str, Any], *, as_j
     if as_json:
         print(json.dumps(comparison.as_json(), ensure_ascii=False))
     else:
+        if not comparison.identical:
+            rendering.heading("plain")
+            print(comparison.plain.text)
+            rendering.heading("speculative")
         print(comparison.speculative.text)
     rendering.note(rendering.settings(model, comparison.speculative))
     rendering.comparison(comparison)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, overload
 
 import torch
@@ -96,14 +96,17 @@ class LanguageModel:
         ordered = [answers[number] for number in numbers]
         return ordered[0] if single and n == 1 else ordered
 
-    def stream(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> Iterator[Event]:
-        """Answer one prompt step by step; the last event carries the Answer. Options as for `generate`
-        (n must be 1). Closing the iterator stops the answer and frees its memory."""
-        requests = self.requests(prompt, raw=raw, **options)
-        if len(requests) != 1:
-            raise OptionError("stream gives one answer; use generate for n > 1")
+    def stream(self, prompt: Prompt | Seq[Prompt], *, raw: bool = False, **options: Any) -> Iterator[Event]:
+        """Answer step by step. Prompts and options as for `generate`; with several answers their events come
+        interleaved, told apart by `event.index`. The last event of each carries its Answer.
+
+        Closing the iterator stops the answers and frees their memory. Raises what `generate` raises, at once.
+        """
+        prompts, _ = _listed(prompt)
         scheduler = Scheduler(self.engine, self.tokenizer)
-        scheduler.add(requests[0])
+        for one in prompts:
+            for request in self.requests(one, raw=raw, **options):
+                scheduler.add(request)
         return _events(scheduler)
 
     def compare(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> Comparison:
@@ -128,6 +131,10 @@ class LanguageModel:
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise PromptError("the prompt is empty; expected some text")
+            try:
+                prompt.encode()
+            except UnicodeEncodeError as error:  # bytes that were no UTF-8 arrive as lone surrogates
+                raise PromptError(f"the prompt is not valid UTF-8 text at character {error.start}") from error
             if raw or not self.tokenizer.has_chat_template:
                 return self.tokenizer.encode(prompt)
             messages = [{"role": "user", "content": prompt}]
@@ -252,14 +259,16 @@ def _check_method(name: str, has_draft: bool, branch: int, stop_below: float, lo
 
 def _events(scheduler: Scheduler) -> Iterator[Event]:
     with closing(scheduler.run()) as steps:
-        for _, event in steps:
-            yield event
+        for number, event in steps:
+            yield replace(event, index=number)
 
 
 def _listed(prompt: Prompt | Seq[Prompt]) -> tuple[list[Prompt], bool]:
     """The prompts, and whether it was a single one: a list of messages is one prompt."""
     if isinstance(prompt, str):
         return [prompt], True
+    if not isinstance(prompt, list | tuple):
+        raise PromptError(f"a prompt is text, or a list of texts or messages; got {type(prompt).__name__}")
     if prompt and all(isinstance(part, Mapping) for part in prompt):
-        return [prompt], True  # type: ignore[list-item]
-    return list(prompt), False  # type: ignore[arg-type]
+        return [prompt], True
+    return list(prompt), False
