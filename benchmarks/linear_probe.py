@@ -161,7 +161,8 @@ def main() -> None:
         rows=table,
         raw=results,
         requirements=requirements(results[ASKED], dispatch) if complete and ASKED in results else [],
-        machine=machine() | {"threads": native.threads(), "read_gb_per_second": gbs, "path": native.describe()},
+        machine=machine()
+        | {"threads": native.threads(), "read_gb_per_second": gbs, "path": native.describe()},
         dispatch_us=dispatch * 1e6,
     )
 

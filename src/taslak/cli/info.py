@@ -21,7 +21,7 @@ def info() -> None:
     from taslak.models.loading.storage import folder_size, megabytes
 
     home = cache_home()
-    found = getattr(torch.cpu, "get_capabilities", dict)()
+    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     features = [name for name in FEATURES if found.get(name) is True]
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     facts = {
