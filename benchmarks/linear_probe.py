@@ -4,8 +4,8 @@
     python benchmarks/linear_probe.py 8960x1536 --rows 1,4,8   one of them
 
 "limit" is bytes (scales counted) over the read bandwidth of the same run: the kernels' own threads reading
-a block larger than the caches. Each weight is one of many copies used in turn, so that no cache holds it from
-the last time.
+a block larger than the caches. That block is read before every measurement, so that no weight is still in a
+cache; each weight is one of several copies, each used once a measurement.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from taslak.native import Packed, allocate, linear
 SHAPES = ("8960x1536", "1536x8960", "49152x576", "1536x576", "576x1536", "192x576")
 KINDS = ("bfloat16", "int8", "int4", "int4-factors")
 ASKED = "8960x1536"
-COLD_BYTES = 120e6  # of weights between two uses of one copy: far more than a core's own caches
+BLOCK_BYTES = 1 << 29  # more than the largest last-level caches
+COPIES_BYTES = 60e6  # of all copies of a weight: enough for the start of a measurement not to show
 
 
 def weight(kind: str, n: int, k: int) -> Packed:
@@ -50,7 +51,7 @@ class Shape:
             if kind == "int4-factors" and k % 256:
                 continue
             first = weight(kind, n, k)
-            copies = min(64, max(2, round(COLD_BYTES / first.nbytes)))
+            copies = min(64, max(2, round(COPIES_BYTES / first.nbytes)))
             weights = [first, *(weight(kind, n, k) for _ in range(copies - 1))]
             self.bytes[kind] = first.nbytes
             for count in rows:
@@ -87,13 +88,12 @@ def measure(shape: str, kinds: list[str], rows: list[int], repeats: int, block: 
     bandwidth: list[float] = []
     seconds: dict[tuple[str, int], list[float]] = {key: [] for key in runs.runs}
     for repeat in range(repeats + 1):
-        gbs = read_bandwidth(block)
-        if repeat:
-            bandwidth.append(gbs)
         order = list(runs.runs) if repeat % 2 else list(runs.runs)[::-1]
         for key in order:
+            gbs = read_bandwidth(block)
             taken = runs.runs[key]()
             if repeat:
+                bandwidth.append(gbs)
                 seconds[key].append(taken)
     gbs = statistics.median(bandwidth)
     result: dict[str, Any] = {"read_gb_per_second": round(gbs, 2), "kinds": {}}
@@ -145,7 +145,7 @@ def main() -> None:
     _native.use(options.path)
     kinds, rows = options.kinds.split(","), [int(count) for count in options.rows.split(",")]
 
-    block = allocate(1 << 29)
+    block = allocate(BLOCK_BYTES)
     block.fill_(1)
     results = {shape: measure(shape, kinds, rows, options.repeats, block) for shape in options.shapes}
     dispatch = dispatch_seconds()
@@ -157,7 +157,7 @@ def main() -> None:
     complete = {"bfloat16", "int8", "int4", "int4-factors"} <= set(kinds) and {1, 4, 8} <= set(rows)
     gbs = statistics.median(result["read_gb_per_second"] for result in results.values())
     finish(
-        f"linear_probe_{options.path}",
+        __file__ if options.path == "avx2" else f"linear_probe_{options.path}",
         columns=["shape", "kind", "limit ms", *(f"{count} rows: ms (× limit)" for count in rows)],
         rows=table,
         raw=results,

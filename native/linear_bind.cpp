@@ -120,6 +120,11 @@ void bind_linear(nb::module_& m) {
           "packed"_a, "codes"_a, "d"_a, "dmin"_a, "a"_a, "b"_a, free_gil);
     m.def("unpack", [](const Packed& w, Address to) { unpack(w, out(to), default_pool()); }, "packed"_a, "out"_a,
           free_gil);
+    m.def("unpack_rows",
+          [](const Packed& w, Address ids, std::int64_t count, Address to) {
+              unpack_rows(w, in<std::int64_t>(ids), count, out(to));
+          },
+          "packed"_a, "ids"_a, "count"_a, "out"_a, free_gil);
 
     // x: [rows, k], rows ldx floats apart; y (and residual): [rows, n], rows ldy floats apart. 0 = no bias, no residual.
     m.def("linear",

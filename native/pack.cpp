@@ -44,6 +44,21 @@ void pack_groups(const std::uint8_t* codes, const Packed& shape, std::uint8_t* o
     });
 }
 
+void unpack_row(const Packed& w, const std::uint8_t* panel, int output, float* row) {
+    if (!is_quantised(w.kind)) {
+        for (std::int64_t k = 0; k < w.k; ++k) row[k] = bfloat16_at(panel, output, k);
+        return;
+    }
+    for (std::int64_t group = 0; group < w.k / kGroup; ++group) {
+        const float scale = scale_at(w.kind, panel, group, output);
+        const float minimum = is_int4(w.kind) ? minimum_at(w.kind, panel, group, output) : 0.0f;
+        for (int i = 0; i < kGroup; ++i) {
+            const float code = float(code_at(w.kind, group_at(w.kind, panel, group), output, i));
+            row[group * kGroup + i] = std::fma(scale, code, minimum);
+        }
+    }
+}
+
 }  // namespace
 
 void pack_bfloat16(const std::uint16_t* weights, const Packed& shape, std::uint8_t* out, Pool& pool) {
@@ -86,21 +101,16 @@ void pack_factors(const std::uint8_t* codes, const std::uint16_t* d, const std::
 void unpack(const Packed& w, float* out, Pool& pool) {
     each_panel(w, w.data, pool, [&](std::int64_t panel, const std::uint8_t* from) {
         for (int output = 0; output < outputs_in(w, panel); ++output) {
-            float* row = out + (panel * width(w.kind) + output) * w.k;
-            if (!is_quantised(w.kind)) {
-                for (std::int64_t k = 0; k < w.k; ++k) row[k] = bfloat16_at(from, output, k);
-                continue;
-            }
-            for (std::int64_t group = 0; group < w.k / kGroup; ++group) {
-                const float scale = scale_at(w.kind, from, group, output);
-                const float minimum = is_int4(w.kind) ? minimum_at(w.kind, from, group, output) : 0.0f;
-                for (int i = 0; i < kGroup; ++i) {
-                    const float code = float(code_at(w.kind, group_at(w.kind, from, group), output, i));
-                    row[group * kGroup + i] = std::fma(scale, code, minimum);
-                }
-            }
+            unpack_row(w, from, output, out + (panel * width(w.kind) + output) * w.k);
         }
     });
+}
+
+void unpack_rows(const Packed& w, const std::int64_t* ids, std::int64_t count, float* out) {
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::int64_t panel = ids[i] / width(w.kind);
+        unpack_row(w, w.data + panel * panel_bytes(w.kind, w.k), int(ids[i] % width(w.kind)), out + i * w.k);
+    }
 }
 
 }  // namespace taslak

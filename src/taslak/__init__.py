@@ -47,3 +47,7 @@ def __getattr__(name: str) -> Any:
     except KeyError:
         raise AttributeError(f"module 'taslak' has no attribute {name!r}") from None
     return getattr(import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -67,7 +67,7 @@ def test_text_goes_to_stdout_and_figures_to_stderr(taslak: Taslak, model: str) -
     assert result.code == 0
     assert result.out.endswith("\n")
     settings, figures = result.error_lines
-    assert settings == f"{model} · ngram · γ 5 · coupled · float32 · seed 3"
+    assert settings == f"{model} · ngram · γ 5 · coupled · float32 PyTorch, 0 MB a token · seed 3"
     for word in ("12 tokens", "tokens/s", "passes", "acceptance rate", "α", "1+α", "seconds in draft"):
         assert word in figures
 
@@ -82,7 +82,7 @@ def test_plain_and_speculative_text_are_the_same(taslak: Taslak, model: str) -> 
     options = ("--model", model, "--exact", "--temperature", "0.8", "--seed", "5", *SHORT)
     plain = taslak("generate", "abcabc", "--plain", *options)
     assert plain.out == taslak("generate", "abcabc", "--method", "suffix", *options).out
-    assert " · plain · float32 · seed 5" in plain.err
+    assert " · plain · float32 PyTorch, 0 MB a token · seed 5" in plain.err
 
 
 def test_compare_states_whether_the_texts_are_identical(taslak: Taslak, model: str) -> None:
@@ -232,6 +232,10 @@ def test_c34_a_draft_that_would_not_be_used_is_refused(taslak: Taslak, model: st
     assert_one_line(taslak("generate", "Hi", "--model", model, *draft, "--plain"), "--plain", "--draft")
     missing = str(tmp_path / "missing")
     assert_one_line(taslak("generate", "Hi", "--model", model, "--draft", missing), missing)
+    for option in ("--branch", "--stop-below", "--lookup"):
+        value = {"--branch": "3", "--stop-below": "0.5", "--lookup": "suffix"}[option]
+        ignored = taslak("generate", "Hi", "--model", model, "--method", "ngram", option, value)
+        assert_one_line(ignored, "ngram", option.strip("-").replace("-", "_"))
 
 
 def test_c34_what_is_really_used_is_printed_and_in_the_json(taslak: Taslak, model: str) -> None:
@@ -239,7 +243,9 @@ def test_c34_what_is_really_used_is_printed_and_in_the_json(taslak: Taslak, mode
     result = taslak("generate", "abcabc", "--json", *options)
     used = {"method": "draft-model", "gamma": 3, "verify": "coupled", "dtype": "float32", "seed": 9}
     assert used.items() <= json.loads(result.out).items()
-    assert " · draft-model · γ 3 · coupled · float32 · seed 9" in result.err
+    width = "float32 PyTorch, 0 MB a token"
+    expected = f" · draft-model · {model} ({width}) · γ 3 · coupled · {width} · seed 9"
+    assert expected in result.err
 
 
 def test_different_tokenizers_are_refused(taslak: Taslak, model: str, tmp_path: Path) -> None:
@@ -247,14 +253,23 @@ def test_different_tokenizers_are_refused(taslak: Taslak, model: str, tmp_path: 
     assert_one_line(taslak("generate", "Hi", "--model", model, "--draft", other), model, other)
 
 
-def test_debug_shows_the_traceback_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    from taslak.cli import main
-    from taslak.errors import OptionError
-
+def test_debug_shows_the_traceback_wherever_it_stands(taslak: Taslak) -> None:
     for arguments in (["--debug", "generate", "Hi"], ["generate", "Hi", "--debug"]):
-        with pytest.raises(OptionError):
-            main([*arguments, "--gamma", "99"])
-    capsys.readouterr()
+        result = taslak(*arguments, "--gamma", "99")
+        assert result.code == 2
+        assert "Traceback" in result.err
+        assert result.error_lines[-1].startswith("error: gamma is 99")
+
+
+def test_a_bare_command_shows_help_and_nothing_else(taslak: Taslak) -> None:
+    result = taslak()
+    assert result.code == 2
+    assert "Usage" in result.out + result.err
+    assert "error:" not in result.err
+
+
+def test_text_that_is_no_utf8_is_a_mistake(taslak: Taslak, model: str) -> None:
+    assert_one_line(taslak("generate", "ab\udcff", "--model", model), "UTF-8")
 
 
 def test_ctrl_c_exits_with_130(taslak: Taslak, model: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from taslak.cli import models
 from taslak.cli.demo import demo
 from taslak.cli.errors import run
 from taslak.cli.generate import generate
+from taslak.cli.info import info
 
 app = typer.Typer(
     name="taslak",
@@ -23,6 +24,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(demo)
+app.command()(info)
 app.add_typer(models.app, name="models")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ OK, FAILED, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
 
 def run(command: Any, args: Sequence[str]) -> int:
-    """Runs the command and returns the exit code; `--debug`, anywhere before a `--`, lets errors through.
+    """Runs the command and returns the exit code; `--debug`, anywhere before a `--`, adds the traceback.
 
     command: what `typer.main.get_command` gives.
     """
@@ -27,7 +28,10 @@ def run(command: Any, args: Sequence[str]) -> int:
         sys.stdout.flush()
         return status if isinstance(status, int) else OK
     except typer.TyperException as error:  # an unknown option, a missing argument
-        return _report(f"{error.format_message()} (see `taslak --help`)", MISTAKE)
+        message = error.format_message()
+        return (
+            _report(f"{message} (see --help)", MISTAKE) if message else MISTAKE
+        )  # bare `taslak`: help was shown
     except BrokenPipeError:
         # the reader has gone, which is its right; without this Python would complain when it flushes at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -35,19 +39,15 @@ def run(command: Any, args: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except UserError as error:
-        if debug:
-            raise
-        return _report(str(error), MISTAKE)
+        return _report(str(error), MISTAKE, debug)
     except MemoryError:
-        if debug:
-            raise
-        return _report("not enough memory: use a smaller model, or --dtype bfloat16", MISTAKE)
+        return _report("not enough memory: use a smaller model, or a narrower --dtype", MISTAKE, debug)
     except Exception as error:
-        if debug:
-            raise
-        return _report(f"{type(error).__name__}: {error} (--debug shows where)", FAILED)
+        return _report(f"{type(error).__name__}: {error} (--debug shows where)", FAILED, debug)
 
 
-def _report(message: str, status: int) -> int:
+def _report(message: str, status: int, debug: bool = False) -> int:
+    if debug:
+        traceback.print_exc()
     print("error: " + " ".join(message.split()), file=sys.stderr)
     return status

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taslak.cli import rendering
-from taslak.cli.options import DEFAULT_MODEL, Model
+from taslak.cli.options import DEFAULT_DTYPE, DEFAULT_MODEL, Dtype, Model, Threads, use_threads
 from taslak.errors import OptionError, PromptError, SamplingError
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ EXCLUDING = [
     ("--plain", "--compare"),
     ("--plain", "--draft"),
     ("--plain", "--method"),
+    ("--plain", "--draft-dtype"),
     ("--show", "--compare"),
     ("--show", "--json"),
 ]
@@ -32,15 +33,19 @@ def generate(
         str, typer.Argument(metavar="PROMPT|-", help="The prompt; - reads it from standard input.")
     ],
     model: Model = DEFAULT_MODEL,
-    dtype: Annotated[
-        str, typer.Option(help="Weights, cache and arithmetic.", metavar="float32|bfloat16")
-    ] = "float32",
+    dtype: Dtype = DEFAULT_DTYPE,
     device: Annotated[
         str, typer.Option(help="Where to run, as PyTorch names it.", metavar="cpu|cuda")
     ] = "cpu",
     exact: Annotated[
-        bool, typer.Option("--exact", help="The same bits whatever is computed side by side; slower.")
+        bool,
+        typer.Option(
+            "--exact",
+            help="In PyTorch: the same bits whatever is computed side by side; slower. The native kernels "
+            "give them anyway.",
+        ),
     ] = False,
+    threads: Threads = None,
     raw: Annotated[bool, typer.Option("--raw", help="Don't put the prompt into the chat template.")] = False,
     method: Annotated[
         str | None,
@@ -54,6 +59,14 @@ def generate(
         str | None,
         typer.Option(
             help="A smaller model with the same tokenizer.", metavar="NAME", rich_help_panel=DRAFTING
+        ),
+    ] = None,
+    draft_dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the smaller model's weights; default: as --dtype.",
+            metavar="NAME",
+            rich_help_panel=DRAFTING,
         ),
     ] = None,
     gamma: Annotated[
@@ -147,6 +160,14 @@ def generate(
         bool,
         typer.Option("--show", help="Colour accepted draft tokens and bonus tokens.", rich_help_panel=OUTPUT),
     ] = False,
+    stats: Annotated[
+        bool,
+        typer.Option(
+            "--stats",
+            help="Say what it took: peak memory, weights read per token, size of the K/V cache.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
     ] = False,
@@ -157,13 +178,17 @@ def generate(
         "--compare": compare,
         "--draft": draft is not None,
         "--method": method is not None,
+        "--draft-dtype": draft_dtype is not None,
         "--show": show,
         "--json": as_json,
     }
     for first, second in EXCLUDING:
         if given[first] and given[second]:
             raise OptionError(f"{first} and {second} exclude each other; give one of them")
+    if draft_dtype is not None and draft is None:
+        raise OptionError("--draft-dtype needs --draft, the model it is for")
     text = _read(prompt)
+    use_threads(threads)
     with rendering.ProgressBar() as progress:
         import taslak
 
@@ -174,6 +199,7 @@ def generate(
             gamma=gamma,
             verify=verify,
             dtype=dtype,
+            draft_dtype=draft_dtype,
             exact=exact,
             branch=branch,
             stop_below=stop_below,
@@ -195,6 +221,8 @@ def generate(
         _compare(language_model, text, request, as_json=as_json)
     else:
         _answer(language_model, text, request, speculate=not plain, show=show, as_json=as_json)
+    if stats:
+        rendering.note(rendering.statistics(language_model.statistics()))
 
 
 def _read(prompt: str) -> str:
@@ -248,6 +276,10 @@ def _compare(model: LanguageModel, prompt: str, request: dict[str, Any], *, as_j
     if as_json:
         print(json.dumps(comparison.as_json(), ensure_ascii=False))
     else:
+        if not comparison.identical:
+            rendering.heading("plain")
+            print(comparison.plain.text)
+            rendering.heading("speculative")
         print(comparison.speculative.text)
     rendering.note(rendering.settings(model, comparison.speculative))
     rendering.comparison(comparison)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
 
-    from taslak.engine import Answer, Comparison, LanguageModel
+    from taslak.engine import Answer, Comparison, LanguageModel, Statistics, Weights
 
 SEPARATOR = " · "
 ACCEPTED, BONUS = "green", "yellow"
@@ -27,14 +27,39 @@ def note(text: str) -> None:
 
 
 def settings(model: LanguageModel, answer: Answer, *, speculate: bool = True) -> str:
-    """What was really used: model, method, γ, verification, dtype, seed."""
+    """What was really used: model, method, γ, verification, weights, seed."""
     how = ["plain"]
     if speculate:
-        how = [model.method, *([model.draft_name] if model.draft_name else []), f"γ {model.gamma}"]
+        how = [model.method]
+        if model.draft_name and model.draft_weights:
+            how.append(f"{model.draft_name} ({weights(model.draft_weights)})")
+        how.append(f"γ {model.gamma}")
         how += [f"branch {model.branch}"] if model.branch > 1 else []
         how += [f"stop below {model.stop_below:g}"] if model.stop_below else []
         how.append(model.verify)
-    return SEPARATOR.join([model.name, *how, model.dtype, f"seed {answer.seed}"])
+    return SEPARATOR.join([model.name, *how, weights(model.weights), f"seed {answer.seed}"])
+
+
+def weights(used: Weights) -> str:
+    """The width really used, what computes with it, and how much of it a token reads."""
+    from taslak.models.loading.storage import megabytes
+
+    return f"{used.dtype} {used.path}, {megabytes(used.bytes_per_token)} a token"
+
+
+def statistics(used: Statistics) -> str:
+    """What an answer took of the machine."""
+    from taslak.models.loading.storage import megabytes
+
+    peak = "unknown" if used.peak_bytes is None else megabytes(used.peak_bytes)
+    return SEPARATOR.join(
+        [
+            f"peak memory {peak}",
+            f"weights {megabytes(used.weight_bytes)}",
+            f"read per token {megabytes(used.bytes_per_token)}",
+            f"K/V cache {megabytes(used.cache_bytes)}",
+        ]
+    )
 
 
 def figures(answer: Answer) -> str:

@@ -72,7 +72,9 @@ class Sampling:
             ("min_p", self.min_p, 0.0, 1.0),
         ):
             if not math.isfinite(value) or not low <= value <= high:
-                raise OptionError(f"{name} is {value}; expected a finite number from {low} to {high}")
+                most = "" if high == math.inf else f" and at most {high:g}"
+                least = "" if low == -math.inf else f" of at least {low:g}"
+                raise OptionError(f"{name} is {value}; expected a number{least}{most}")
         for name in ("no_repeat_ngram", "min_tokens", "top_k"):
             if not isinstance(getattr(self, name), int):
                 raise OptionError(f"{name} is {getattr(self, name)!r}; expected a whole number")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from taslak.engine.compare import Comparison, Difference, answer_json
 from taslak.engine.language_model import LanguageModel, load
 from taslak.engine.sequence import Answer, Event, Request, Seconds
+from taslak.engine.usage import Statistics, Weights
 
 __all__ = [
     "Answer",
@@ -14,6 +15,8 @@ __all__ = [
     "LanguageModel",
     "Request",
     "Seconds",
+    "Statistics",
+    "Weights",
     "answer_json",
     "load",
 ]

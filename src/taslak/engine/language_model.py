@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, overload
 
 import torch
@@ -19,9 +19,10 @@ from taslak.engine.compare import Comparison, compare
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Event, Request
 from taslak.engine.step import Engine, FixedGamma
+from taslak.engine.usage import Statistics, statistics, weights_of
 from taslak.errors import OptionError, PromptError
 from taslak.models.loading import DEFAULT_PACK, Notice, Progress
-from taslak.models.pretrained import Pretrained, load_pretrained
+from taslak.models.pretrained import Pretrained, check_dtype, load_pretrained
 from taslak.models.target import chain_rows
 
 Message = Mapping[str, str]
@@ -57,6 +58,8 @@ class LanguageModel:
         self.stop_below = stop_below
         self.verify = verify
         self.dtype = target.dtype
+        self.weights = weights_of(target)
+        self.draft_weights = None if draft is None else weights_of(draft)
         self.tokenizer = target.tokenizer
         self.target = target.decoder
         self._decoders = [target.decoder] if draft is None else [target.decoder, draft.decoder]
@@ -93,14 +96,17 @@ class LanguageModel:
         ordered = [answers[number] for number in numbers]
         return ordered[0] if single and n == 1 else ordered
 
-    def stream(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> Iterator[Event]:
-        """Answer one prompt step by step; the last event carries the Answer. Options as for `generate`
-        (n must be 1). Closing the iterator stops the answer and frees its memory."""
-        requests = self.requests(prompt, raw=raw, **options)
-        if len(requests) != 1:
-            raise OptionError("stream gives one answer; use generate for n > 1")
+    def stream(self, prompt: Prompt | Seq[Prompt], *, raw: bool = False, **options: Any) -> Iterator[Event]:
+        """Answer step by step. Prompts and options as for `generate`; with several answers their events come
+        interleaved, told apart by `event.index`. The last event of each carries its Answer.
+
+        Closing the iterator stops the answers and frees their memory. Raises what `generate` raises, at once.
+        """
+        prompts, _ = _listed(prompt)
         scheduler = Scheduler(self.engine, self.tokenizer)
-        scheduler.add(requests[0])
+        for one in prompts:
+            for request in self.requests(one, raw=raw, **options):
+                scheduler.add(request)
         return _events(scheduler)
 
     def compare(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> Comparison:
@@ -115,12 +121,20 @@ class LanguageModel:
             decoder.forward([chain_rows(cache, [0, 1], 1)])
             cache.release()
 
+    def statistics(self) -> Statistics:
+        """Memory as it stands now."""
+        return statistics(self._decoders)
+
     def encode(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """Token ids of a prompt. Raises PromptError for an empty one or one of another kind."""
         messages = prompt
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise PromptError("the prompt is empty; expected some text")
+            try:
+                prompt.encode()
+            except UnicodeEncodeError as error:  # bytes that were no UTF-8 arrive as lone surrogates
+                raise PromptError(f"the prompt is not valid UTF-8 text at character {error.start}") from error
             if raw or not self.tokenizer.has_chat_template:
                 return self.tokenizer.encode(prompt)
             messages = [{"role": "user", "content": prompt}]
@@ -190,8 +204,11 @@ def load(
     stop_below:    a draft ends early where the drafter's joint confidence in it falls under this; the text
                    stays the same (0 = always draft γ tokens)
     lookup:        what method "fallback" tries first, "ngram" (None) or "suffix"
-    exact:         the width-invariant reference mode: identical text guaranteed, slower
+    dtype:         of the weights: "float32" (PyTorch), "bfloat16", "int8" or "int4" (native kernels on the
+                   CPU; int4 are the 4-bit weights of a GGUF, as they are), "auto" for the checkpoint's own
     draft_dtype:   None = `dtype`
+    exact:         in PyTorch the width-invariant reference mode: identical text guaranteed, slower; the
+                   native kernels are width-invariant anyway
 
     Raises the UserErrors of `taslak.errors`: what was given, what was expected, what to do.
     """
@@ -202,6 +219,8 @@ def load(
     # wrong settings are told before anything is downloaded
     FixedGamma(gamma, branch, stop_below)
     DrafterOptions(branch=branch, lookup=lookup or "ngram")
+    for each in (dtype, draft_dtype or dtype):
+        check_dtype(each, device)
     common: dict[str, Any] = {"device": device, "progress": progress, "notice": notice}
     share = 1.0 if draft is None else 0.5
     target = load_pretrained(model, dtype=dtype, exact=exact, share=share, **common)
@@ -240,14 +259,16 @@ def _check_method(name: str, has_draft: bool, branch: int, stop_below: float, lo
 
 def _events(scheduler: Scheduler) -> Iterator[Event]:
     with closing(scheduler.run()) as steps:
-        for _, event in steps:
-            yield event
+        for number, event in steps:
+            yield replace(event, index=number)
 
 
 def _listed(prompt: Prompt | Seq[Prompt]) -> tuple[list[Prompt], bool]:
     """The prompts, and whether it was a single one: a list of messages is one prompt."""
     if isinstance(prompt, str):
         return [prompt], True
+    if not isinstance(prompt, list | tuple):
+        raise PromptError(f"a prompt is text, or a list of texts or messages; got {type(prompt).__name__}")
     if prompt and all(isinstance(part, Mapping) for part in prompt):
-        return [prompt], True  # type: ignore[list-item]
-    return list(prompt), False  # type: ignore[arg-type]
+        return [prompt], True
+    return list(prompt), False

@@ -68,6 +68,8 @@ class Request:
             raise OptionError(f"verify is {self.verify!r}; expected one of {', '.join(VERIFIERS)}")
         if self.seed is not None:
             noise_key(self.seed)
+        if not all(self.stop):
+            raise OptionError("a stop string is empty; expected text that the answer should end before")
         sampling = self.sampling
         for ids in (self.prompt, self.eos, sampling.logit_bias, sampling.banned, sampling.forced):
             for token in ids:
@@ -119,6 +121,7 @@ class Answer:
 class Event:
     """What one step decided for one sequence.
 
+    index:   which answer it belongs to, in the order asked for (prompts first, then choices)
     pieces:  text that became safe to show, each with whether the token that released it came from a draft
     answer:  the finished answer on the last event, else None
     """
@@ -127,6 +130,7 @@ class Event:
     accepted: tuple[bool, ...]
     pieces: tuple[tuple[str, bool], ...]
     answer: Answer | None = None
+    index: int = 0
 
     @property
     def text(self) -> str:

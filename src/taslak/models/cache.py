@@ -56,6 +56,11 @@ class Pool:
         layers, kv_heads, head_size = self._shape
         return 2 * layers * kv_heads * head_size * self.keys.element_size()
 
+    @property
+    def nbytes(self) -> int:
+        """Memory taken, free pages included."""
+        return self.keys.nbytes + self.values.nbytes
+
     def allocate(self, positions: int) -> Block:
         """A block table with room for `positions`. Raises MemoryLimitError when the pool is full."""
         return Block(self, self.take(-(-positions // PAGE)))

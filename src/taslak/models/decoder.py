@@ -45,7 +45,8 @@ class Decoder:
     """Embedding, layers, final norm, lm_head; a paged cache shared by all its sequences.
 
     weights:      Hugging Face names, shapes as `config.tensors()`; kept, not copied (files may be mapped).
-                  Where matrices are packed (`native_ops.pack_weights`) the native kernels run, else PyTorch
+                  Where matrices are packed the native kernels run, else PyTorch. An embedding may be either
+                  there: rows of a packed one are looked up as they lie, and it may be the head too
     vocab_size:   token ids a draw may give; the lm_head's rows from there on are padding and never computed
     exact:        in PyTorch, the reference mode (width-invariant) instead of the quick path
     cache_dtype:  of K/V in packed models; None = the embedding's, which it always is in PyTorch
@@ -64,27 +65,31 @@ class Decoder:
     ) -> None:
         self.config = config
         tensors = {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}
-        self._embedding = tensors["model.embed_tokens.weight"]
+        self._embedding = weights["model.embed_tokens.weight"]
         self.vocab_size = min(vocab_size or config.vocab_size, config.vocab_size)
         self.context = config.context
         self.layers = config.layers
         self.hidden_size = config.hidden_size
-        self.device = self._embedding.device
         native = len(tensors) < len(weights)
-        dtype = self._embedding.dtype
-        if native and cache_dtype is not None:
-            dtype = cache_dtype
+        like = tensors.get("model.embed_tokens.weight", tensors["model.norm.weight"])
+        self.device = like.device
+        dtype = cache_dtype if native and cache_dtype is not None else like.dtype
         self.pool = Pool(config.layers, config.kv_heads, config.head_size, dtype, self.device, cache_bytes)
         self.dtype = dtype
         self.cache_limit = self.pool.limit
         self.weight_bytes = sum(weight.nbytes for weight in weights.values())
+        # beside a head of its own, rows of the embedding are looked up, and the table isn't read
+        self.pass_bytes = self.weight_bytes - (self._embedding.nbytes if HEAD in weights else 0)
         self._layers: Layers
         if native:
-            self._layers = NativeLayers(config, weights, self.pool)
+            head = weights.get(HEAD, self._embedding)
+            if isinstance(head, Packed):
+                head = head.first(min(self.vocab_size, head.shape[0]))
+            self._layers = NativeLayers(config, {**weights, HEAD: head}, self.pool)
         else:
-            head = self._embedding if config.tied else tensors[HEAD]
+            rows = tensors["model.embed_tokens.weight" if config.tied else HEAD][: self.vocab_size]
             ops = Reference(self.device) if exact else Quick(dtype, self.device)
-            self._layers = TorchLayers(config, tensors, head[: self.vocab_size], self.pool, ops)
+            self._layers = TorchLayers(config, tensors, rows, self.pool, ops)
         self._rope = Rope(config.rope, config.head_size, self._layers.dtype, self.device)
         self.width_invariant = self._layers.width_invariant
 
@@ -109,7 +114,7 @@ class Decoder:
         positions = torch.tensor([position for position, _ in at], device=self.device)
         slots = torch.tensor([slot for _, slot in at], device=self.device)
 
-        x = F.embedding(tokens, self._embedding).to(self._layers.dtype)  # [R, H]
+        x = self._embed(tokens).to(self._layers.dtype)  # [R, H]
         features: dict[str, Tensor] = {EMBEDDING: x} if EMBEDDING in capture else {}
         where = Where(*self._rope.at(positions), slots)
         names = {index: name for index in range(first, last) if (name := layer_feature(index)) in capture}
@@ -127,6 +132,12 @@ class Decoder:
         if last < self.layers:
             return Output(x.new_empty((0, self.vocab_size)).float(), features)
         return self._finish(x, batch, features, FINAL_NORM in capture)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        """Int64[R] -> [R, H]."""
+        if isinstance(self._embedding, Packed):
+            return self._embedding.rows(tokens)
+        return F.embedding(tokens, self._embedding)
 
     def _finish(
         self, x: Tensor, batch: Sequence[Rows], features: dict[str, Tensor], keep_norm: bool

@@ -6,14 +6,29 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
+from taslak import native
 from taslak.errors import MemoryLimitError, OptionError
 from taslak.models.config import DecoderConfig
 from taslak.models.decoder import Decoder
-from taslak.models.loading import Notice, Progress, check_tensors, load_tensors, resolve
+from taslak.models.layers import HEAD
+from taslak.models.loading import (
+    Notice,
+    Progress,
+    check_tensors,
+    load_packed,
+    load_tensors,
+    own_dtype,
+    packed_bytes,
+    resolve,
+    resolve_packed,
+)
 from taslak.models.tokenizer import Tokenizer
+from taslak.native import Packed
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+DTYPES = ("auto", "float32", "bfloat16", "int8", "int4")
+_TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 _CACHE_SHARE = 0.8
 """Of the memory left beside the weights; the rest is for activations, logits and other programs."""
@@ -24,12 +39,13 @@ _DERIVED = ("*.rotary_emb.inv_freq", "*.attn.masked_bias", "*.attn.bias")
 
 @dataclass(frozen=True, slots=True)
 class Pretrained:
-    """`name` as it was given; `dtype` of weights and cache."""
+    """`name` as it was given; `dtype` of the weights, never "auto"; `path` that computes with them."""
 
     name: str
     decoder: Decoder
     tokenizer: Tokenizer
     dtype: str
+    path: str = "PyTorch"
 
 
 def load_pretrained(
@@ -43,33 +59,63 @@ def load_pretrained(
     progress: Progress | None = None,
     notice: Notice | None = None,
 ) -> Pretrained:
-    """Find, fetch and convert the model where needed, and map its weights.
+    """Find, fetch and convert or pack the model where needed, and load its weights.
 
+    dtype:  float32 runs in PyTorch. On the CPU the others run in the native kernels, width-invariant whether
+            `exact` or not: bfloat16, int8, int4 (a GGUF's 4-bit weights as they are). auto: the checkpoint's
+            own width. Without the kernels, and on CUDA, bfloat16 runs in PyTorch, int8 and int4 are refused
+            and auto is bfloat16
     share:  of the memory left beside the weights, how much the K/V cache may grow to
     taken:  bytes that another model will need
 
-    On the CPU weights stored in `dtype` are memory-mapped, not read. Raises ModelNotFound, CheckpointError,
-    DownloadError, DiskError, MemoryLimitError, OptionError (dtype, device).
+    Raises ModelNotFound, CheckpointError, DownloadError, DiskError, MemoryLimitError, OptionError.
     """
-    if dtype not in DTYPES:
-        raise OptionError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-    where = _device(device)
-    folder = resolve(name, dtype=DTYPES[dtype], progress=progress, notice=notice)
-    config = DecoderConfig.from_folder(folder)
-    expected = config.tensors()
-    needed = sum(torch.Size(shape).numel() for shape in expected.values()) * DTYPES[dtype].itemsize
-    left = _memory_left(name, needed + taken, where)
-    weights = load_tensors(folder, DTYPES[dtype])
-    check_tensors(weights, expected, optional=_optional(config), file=folder)
+    where = check_dtype(dtype, device)
+    kernels = where.type == "cpu" and native.available()
+    if dtype == "auto":
+        dtype = own_dtype(name) if kernels else "bfloat16"
+    kernels = kernels and dtype != "float32"
+    weights: dict[str, Tensor | Packed]
+    if kernels:
+        folder, stored = resolve_packed(name, dtype=dtype, progress=progress, notice=notice)
+        config = DecoderConfig.from_folder(folder)
+        left = _memory_left(name, packed_bytes(stored) + taken, where)
+        weights = load_packed(stored)
+    else:
+        folder = resolve(name, dtype=_TORCH[dtype], progress=progress, notice=notice)
+        config = DecoderConfig.from_folder(folder)
+        numbers = sum(torch.Size(shape).numel() for shape in config.tensors().values())
+        left = _memory_left(name, numbers * _TORCH[dtype].itemsize + taken, where)
+        weights = {key: weight.to(where) for key, weight in load_tensors(folder, _TORCH[dtype]).items()}
+    check_tensors(weights, config.tensors(), optional=_optional(config), file=folder)
+    if config.tied:
+        weights.pop(HEAD, None)
     tokenizer = Tokenizer.from_folder(folder, name=name)
     decoder = Decoder(
         config,
-        {key: weight.to(where) for key, weight in weights.items()},
+        weights,
         vocab_size=tokenizer.vocab_size,
         exact=exact,
+        cache_dtype=torch.bfloat16 if kernels else None,
         cache_bytes=None if left is None else int(_CACHE_SHARE * share * left),
     )
-    return Pretrained(name=name, decoder=decoder, tokenizer=tokenizer, dtype=dtype)
+    return Pretrained(name, decoder, tokenizer, dtype, "native" if kernels else "PyTorch")
+
+
+def check_dtype(dtype: str, device: str | torch.device) -> torch.device:
+    """The device, once both are known to be possible here. Raises OptionError."""
+    if dtype not in DTYPES:
+        raise OptionError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+    where = _device(device)
+    if dtype in ("int8", "int4"):
+        if where.type != "cpu":
+            raise OptionError(f"dtype {dtype} runs on the CPU alone; use bfloat16 on {where.type}")
+        if not native.available():
+            raise OptionError(
+                f"dtype {dtype} needs the native kernels, and what runs here is {native.describe()}; "
+                "use bfloat16 or float32"
+            )
+    return where
 
 
 def _optional(config: DecoderConfig) -> tuple[str, ...]:
@@ -95,7 +141,7 @@ def _memory_left(name: str, needed: int, device: torch.device) -> int | None:
     if free is not None and needed > free:
         raise MemoryLimitError(
             f"{name} needs {needed / 2**30:.1f} GiB for its weights and {free / 2**30:.1f} GiB are free; "
-            "use --dtype bfloat16 or a smaller model"
+            "use a narrower dtype or a smaller model"
         )
     return None if free is None else free - needed
 

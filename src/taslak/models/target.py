@@ -84,7 +84,7 @@ class Target(Protocol):
     cache_limit: int | None
     """Most cache positions all sequences together may have, None = as many as memory gives."""
     width_invariant: bool
-    """Whether a row's bits don't depend on the rows beside it (DESIGN: width invariance)."""
+    """Whether a row's bits don't depend on the rows beside it (docs/architecture.md)."""
 
     def allocate(self, positions: int) -> Block:
         """A cache for one sequence with room for this many positions. Raises MemoryLimitError."""

@@ -59,7 +59,8 @@ class Tokenizer:
 
         Special tokens spelled out in the text become their ids.
         """
-        return list(self._backend.encode(text, add_special_tokens=add_special))
+        # verbose=False: a text longer than the context is for the caller to judge, in one clear line
+        return list(self._backend.encode(text, add_special_tokens=add_special, verbose=False))
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of `ids`, special tokens left out unless asked for."""

@@ -3,7 +3,7 @@
 Where `available()` is False, everything is computed with PyTorch and nothing else here may be called.
 """
 
-from taslak.native.build import available, describe, set_threads, threads
+from taslak.native.build import available, cores, describe, set_threads, threads
 from taslak.native.packed import Packed
 from taslak.native.products import gated, linear, linear_many
 from taslak.native.tensors import allocate
@@ -12,6 +12,7 @@ __all__ = [
     "Packed",
     "allocate",
     "available",
+    "cores",
     "describe",
     "gated",
     "linear",

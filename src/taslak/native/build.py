@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from taslak.errors import OptionError
 
-__all__ = ["BUILT", "available", "describe", "extension", "set_threads", "threads"]
+__all__ = ["BUILT", "available", "cores", "describe", "extension", "set_threads", "threads"]
 
 if TYPE_CHECKING:
     from taslak import _native as extension
@@ -44,8 +45,14 @@ def threads() -> int:
     return int(extension.threads())
 
 
+def cores() -> int:
+    """Physical cores this process may use."""
+    return int(extension.available_cores()) if BUILT else os.cpu_count() or 1
+
+
 def set_threads(count: int) -> None:
-    """Use `count` threads from now on. No result depends on it. Raises OptionError."""
+    """Use `count` threads from now on, if there are kernels. No result depends on it. Raises OptionError."""
     if count < 1:
         raise OptionError(f"threads is {count}; expected 1 or more")
-    extension.set_threads(count)
+    if BUILT:
+        extension.set_threads(count)

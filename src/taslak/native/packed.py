@@ -126,6 +126,24 @@ class Packed:
         _native.unpack(self.handle, address(out))
         return out
 
+    def rows(self, ids: Tensor) -> Tensor:
+        """The rows `ids` as `dequantised` gives them, no others touched. ids: Int64[R] -> Float32[R, K]."""
+        ids = check("ids", ids, (None,), torch.int64).contiguous()
+        n, k = self.shape
+        if ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= n):
+            raise IndexError(f"ids go from {int(ids.min())} to {int(ids.max())}; expected 0 … {n - 1}")
+        out = torch.empty((ids.numel(), k))
+        _native.unpack_rows(self.handle, address(ids), ids.numel(), address(out))
+        return out
+
+    def first(self, n: int) -> Packed:
+        """The matrix of the first n rows; the bytes stay shared."""
+        whole, k = self.shape
+        if not 0 < n <= whole:
+            raise ValueError(f"n is {n}; expected 1 … {whole}")
+        nbytes = _native.PackedMatrix(self.kind, n, k, 0).nbytes
+        return Packed.from_buffer(self.kind, (n, k), self.buffer[:nbytes])
+
     @classmethod
     def _empty(cls, kind: str, like: Tensor) -> Packed:
         """Unwritten, in the shape of `like`."""

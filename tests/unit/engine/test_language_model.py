@@ -86,6 +86,19 @@ def test_a_stream_closed_early_frees_its_memory(model: LanguageModel) -> None:
     assert pool.free_pages == pool.pages
 
 
+def test_a_stream_of_several_answers_tells_them_apart(model: LanguageModel) -> None:
+    prompts = ["ABCABC", "XYZ"]
+    expected = model.generate(prompts, n=2, temperature=0.9, seed=3, max_tokens=9)
+    texts = [""] * 4
+    answers = {}
+    for event in model.stream(prompts, n=2, temperature=0.9, seed=3, max_tokens=9):
+        texts[event.index] += event.text
+        if event.answer:
+            answers[event.index] = event.answer
+    assert texts == [a.text for a in expected]
+    assert [answers[i].ids for i in range(4)] == [a.ids for a in expected]
+
+
 def test_comparison_says_identical_and_how_fast(model: LanguageModel) -> None:
     comparison = model.compare("ABCABC", max_tokens=12, temperature=0.7)
     assert comparison.identical
@@ -111,6 +124,8 @@ def test_comparison_says_identical_and_how_fast(model: LanguageModel) -> None:
         ({"temprature": 1.0}, "no option temprature"),
         ({"n": 0}, "n is 0"),
         ({"seed": -1}, "seed -1"),
+        ({"stop": ["x", ""]}, "stop string is empty"),
+        ({"top_k": 2.0}, "top_k is 2.0"),
         ({"logit_bias": {99: 1.0}}, "token id 99"),
     ],
 )
@@ -124,6 +139,13 @@ def test_bad_prompts_are_named(model: LanguageModel) -> None:
         model.generate("  ")
     with pytest.raises(PromptError, match="600 tokens"):
         model.generate("A" * 600)
+    with pytest.raises(PromptError, match="not valid UTF-8 text at character 1"):
+        model.generate("A\ud800")
+    for other in (None, 5):
+        with pytest.raises(PromptError, match=type(other).__name__):
+            model.generate(other)  # type: ignore[call-overload]
+    with pytest.raises(PromptError, match="int"):
+        model.generate(["AB", 7])  # type: ignore[list-item]
 
 
 def test_c21_another_tokenizer_is_refused() -> None:

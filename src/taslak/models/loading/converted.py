@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from taslak.errors import CheckpointError, OptionError
 from taslak.models.loading import gguf_tokenizer, huggingface, storage
 from taslak.models.loading.gguf import GGUFModel
-from taslak.models.loading.packs import file_digest
+from taslak.models.loading.remembered import gguf_digest
 from taslak.models.loading.storage import Progress
 
 if TYPE_CHECKING:
@@ -42,85 +41,49 @@ def convert(
 ) -> Path:
     """The Hugging Face folder of a GGUF file, written now where it is not there yet.
 
-    `digest` is the source's SHA-256 where it is known; else the file is hashed, once. The folder gets
-    its name when it is whole, so an interrupted conversion starts afresh and a second process waits for the
-    first.
+    `digest` is the source's SHA-256 where it is known; else the file is hashed, once.
     Raises CheckpointError (not a GGUF, or an unsupported one), DiskError, OptionError (dtype).
     """
     _dtype_name(dtype)
-    digest = digest or source_digest(source, progress)
+    digest = digest or gguf_digest(source, progress)
     target = converted_folder(source.stem, digest, dtype)
-    if target.is_dir():
-        return target
-    with storage.locked(target, progress):
-        if not target.is_dir():
-            partial = target.with_name(target.name + ".partial")
-            shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            try:
-                _write_model(GGUFModel(source), partial, dtype, progress)
-                partial.rename(target)
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)  # gigabytes nobody could use
-                raise
-    return target
-
-
-def source_digest(path: Path, progress: Progress | None = None) -> str:
-    """The SHA-256 of a local GGUF, remembered by its path, size and time of change.
-
-    Raises CheckpointError for a file that can't be read or isn't a GGUF.
-    """
-    try:
-        status = path.stat()
-        with open(path, "rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    if magic != b"GGUF":
-        raise CheckpointError(
-            f"{path} is not a GGUF file: expected one, or a folder in the Hugging Face layout "
-            "(for a single .safetensors file, give the folder it lies in)"
-        )
-    memory = storage.make_folder(storage.cache_home()) / "digests.json"
-    known = storage.read_json(memory)
-    known = known if isinstance(known, dict) else {}
-    key, stamp = str(path.resolve()), [status.st_size, status.st_mtime_ns]
-    entry = known.get(key)
-    if isinstance(entry, dict) and entry.get("stamp") == stamp:
-        return str(entry["sha256"])
-    digest = file_digest(path, progress)
-    # Two processes may lose each other's entry here; that costs a hash later, nothing else.
-    with storage.full_disk_is_an_error(memory.parent, memory.name):
-        storage.write_json(memory, known | {key: {"stamp": stamp, "sha256": digest}})
-    return digest
+    return storage.build(
+        target, lambda folder: _write_model(GGUFModel(source), folder, dtype, progress), progress
+    )
 
 
 def _write_model(model: GGUFModel, folder: Path, dtype: torch.dtype, progress: Progress | None) -> None:
     """Writes every file of the Hugging Face layout for `model` into `folder`."""
     stored, item = DTYPES[_dtype_name(dtype)]
-    config = model.config() | {"torch_dtype": _dtype_name(dtype)}
     shapes = {tensor.name: tensor.shape for tensor in model.tensors()}
     total = sum(item * _count(shape) for shape in shapes.values())
     what = f"converting {model.path.name} to {_dtype_name(dtype)}"
     storage.require_free(folder, total, what)
-    # The tokenizer comes first: an unsupported one should be found out before gigabytes are written.
-    tokenizer = gguf_tokenizer.GGUFTokenizer(model)
-    ids = {
-        "bos_token_id": tokenizer.bos_id,
-        "eos_token_id": tokenizer.eos_id,
-        "pad_token_id": tokenizer.pad_id,
-    }
     with storage.full_disk_is_an_error(folder, what):
-        tokenizer.save(folder)
-        storage.write_json(folder / "config.json", config | ids)
-        storage.write_json(folder / "generation_config.json", ids | {"eos_token_id": list(tokenizer.eos_ids)})
+        write_settings(model, folder, _dtype_name(dtype))
         with SafetensorsWriter(folder / huggingface.SINGLE_FILE, stored, item, shapes) as writer:
             for tensor in model.tensors():
                 for chunk in tensor.chunks(dtype):
                     writer.write(tensor.name, chunk)
                     if progress is not None:
                         progress(what, writer.written, total)
+
+
+def write_settings(model: GGUFModel, folder: Path, dtype: str) -> None:
+    """The tokenizer, config.json and generation_config.json of a GGUF.
+
+    To be called before any weights are written: what is unsupported should be found out before gigabytes are.
+    """
+    config = model.config()
+    tokenizer = gguf_tokenizer.GGUFTokenizer(model)
+    ids = {
+        "bos_token_id": tokenizer.bos_id,
+        "eos_token_id": tokenizer.eos_id,
+        "pad_token_id": tokenizer.pad_id,
+    }
+    tokenizer.save(folder)
+    storage.write_json(folder / "config.json", config | {"torch_dtype": dtype} | ids)
+    storage.write_json(folder / "generation_config.json", ids | {"eos_token_id": list(tokenizer.eos_ids)})
 
 
 class SafetensorsWriter:

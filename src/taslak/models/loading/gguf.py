@@ -143,6 +143,15 @@ class GGUFModel:
             rows = tensor.data.reshape(-1, tensor.data.shape[-1])
             yield SourceTensor(names[name], shape, rows, tensor.tensor_type, self._head_count(heads))
 
+    def quantisations(self) -> list[str]:
+        """How the matrices of the layers are stored, each kind once."""
+        kinds = {
+            tensor.tensor_type.name
+            for name, tensor in self._tensors.items()
+            if name.startswith("blk.") and len(tensor.shape) == 2
+        }
+        return sorted(kinds)
+
     def _names(self) -> dict[str, str]:
         """The names of all tensors the architecture needs: in the GGUF -> in the Hugging Face layout."""
         names = {
@@ -205,14 +214,21 @@ class SourceTensor:
     quantisation: gguf.GGMLQuantizationType
     rotary_heads: int | None
 
-    def chunks(self, dtype: torch.dtype) -> Iterator[memoryview]:
-        """The tensor's bytes as `dtype`, in order, in pieces of a few MB; uses every core."""
+    def pieces(self, multiple: int = 1) -> list[npt.NDArray[Any]]:
+        """The rows as they are stored, in the Hugging Face order, a few million weights at a time.
+
+        multiple: of how many rows every piece but the last is to be
+        """
         rows = self.rows
         if self.rotary_heads is not None:
             pairs = np.arange(len(rows)).reshape(self.rotary_heads, -1, 2)  # [heads, head_dim / 2, 2]
             rows = rows[pairs.swapaxes(1, 2).reshape(-1)]
-        step = max(1, CHUNK_ELEMENTS // self.shape[-1])
-        pieces = [rows[start : start + step] for start in range(0, len(rows), step)]
+        step = max(1, CHUNK_ELEMENTS // self.shape[-1] // multiple) * multiple
+        return [rows[start : start + step] for start in range(0, len(rows), step)]
+
+    def chunks(self, dtype: torch.dtype) -> Iterator[memoryview]:
+        """The tensor's bytes as `dtype`, in order, in pieces of a few MB; uses every core."""
+        pieces = self.pieces()
         convert = partial(_dequantise, quantisation=self.quantisation, dtype=dtype)
         workers = min(len(pieces), os.cpu_count() or 1)
         with ThreadPoolExecutor(workers) as pool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,25 +89,37 @@ def load_tensors(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
     """All tensors of a checkpoint folder by name, floating-point ones as `dtype`, on the CPU.
 
     Tensors already stored as `dtype` are views of the memory-mapped file: nothing is read until it is used.
-    They must not be written to. Raises CheckpointError for a damaged or truncated file, a missing shard,
-    a tensor the index promises but its file lacks, one found twice, or one in a format that needs scales.
+    They must not be written to. Raises CheckpointError as `stored_tensors` does.
     """
-    tensors: dict[str, Tensor] = {}
+    return {
+        name: tensor.to(dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in stored_tensors(folder)
+    }
+
+
+def stored_tensors(folder: Path) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a checkpoint folder as they are stored, views of the memory-mapped files.
+
+    Raises CheckpointError for a damaged or truncated file, a missing shard, a tensor the index promises but
+    its file lacks, one found twice, or one in a format that needs scales.
+    """
+    seen: set[str] = set()
     for path, expected in weight_files(folder).items():
-        found = _load_file(path, dtype)
+        found: set[str] = set()
+        for name, tensor in _read_file(path):
+            if name in seen:
+                raise CheckpointError(f"{path} has the tensor {name}, which another file of {folder} has too")
+            found.add(name)
+            yield name, tensor
         for name in expected or ():
             if name not in found:
                 raise CheckpointError(f"{path} has no tensor {name}, which {INDEX_FILE} expects in it")
-        for name in found.keys() & tensors.keys():
-            raise CheckpointError(f"{path} has the tensor {name}, which another file of {folder} has too")
-        tensors |= found
-    return tensors
+        seen |= found
 
 
-def _load_file(path: Path, dtype: torch.dtype) -> dict[str, Tensor]:
+def _read_file(path: Path) -> Iterator[tuple[str, Tensor]]:
     from safetensors import SafetensorError, safe_open
 
-    tensors: dict[str, Tensor] = {}
     name = None
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -117,15 +129,13 @@ def _load_file(path: Path, dtype: torch.dtype) -> dict[str, Tensor]:
                     raise CheckpointError(
                         f"{path}: the tensor {name} is stored as {stored}; expected F32, F16 or BF16 weights"
                     )
-                tensor = file.get_tensor(name)
-                tensors[name] = tensor.to(dtype) if tensor.is_floating_point() else tensor
+                yield name, file.get_tensor(name)
     except (SafetensorError, OSError, ValueError) as error:
         where = f" (at the tensor {name})" if name else ""
         raise CheckpointError(
             f"{path} is not a whole safetensors file{where}: {error}; "
             "it may be truncated, delete it and fetch it again"
         ) from error
-    return tensors
 
 
 def check_tensors(

@@ -42,6 +42,7 @@ class Pack:
     wheel: str
     parts: int
     payload: str
+    dtype: str
     hub: str | None = None
     notice: str | None = None
 

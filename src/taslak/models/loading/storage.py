@@ -12,7 +12,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -95,6 +95,27 @@ def locked(target: Path, progress: Progress | None = None) -> Iterator[None]:
         yield  # closing the file gives the lock back
 
 
+def build(target: Path, write: Callable[[Path], None], progress: Progress | None = None) -> Path:
+    """The folder `target`, filled by `write` where it is not there yet.
+
+    It gets its name when it is whole: interrupted work starts afresh, a second process waits for the first.
+    """
+    if target.is_dir():
+        return target
+    with locked(target, progress):
+        if not target.is_dir():
+            partial = target.with_name(target.name + ".partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            try:
+                write(partial)
+                partial.rename(target)
+            except BaseException:
+                shutil.rmtree(partial, ignore_errors=True)  # gigabytes nobody could use
+                raise
+    return target
+
+
 if sys.platform == "win32":
     import msvcrt
 
@@ -113,6 +134,11 @@ else:
         except BlockingIOError:
             return False
         return True
+
+
+def folder_size(folder: Path) -> int:
+    """Bytes of all files in `folder` and below."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def write_json(path: Path, value: Any) -> None:

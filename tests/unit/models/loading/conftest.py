@@ -62,6 +62,7 @@ def make_pack(index: Path) -> Callable[..., Pack]:
             "wheel": "fake-part{part}==1.0",
             "parts": len(parts),
             "payload": "*/data/part*.bin",
+            "dtype": "bfloat16",
         }
         return Pack(**(entry | changes))
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from taslak.errors import CheckpointError, DiskError, OptionError
-from taslak.models.loading import converted, load_tensors, resolve, storage
+from taslak.models.loading import converted, load_tensors, remembered, resolve, storage
 from taslak.models.loading.converted import SafetensorsWriter, convert
 
 Build = Callable[..., Any]
@@ -78,7 +78,7 @@ def test_the_second_time_nothing_is_read_or_written(
 ) -> None:
     path = write_gguf(tiny())
     folder = resolve(path, dtype=torch.float32)
-    monkeypatch.setattr(converted, "file_digest", lambda *_: pytest.fail("hashed again"))
+    monkeypatch.setattr(remembered, "file_digest", lambda *_: pytest.fail("hashed again"))
     monkeypatch.setattr(converted, "_write_model", lambda *_: pytest.fail("converted again"))
     assert resolve(str(path), dtype=torch.float32) == folder
 
@@ -113,7 +113,7 @@ def test_an_interrupted_conversion_leaves_nothing_and_starts_afresh(
 
 def test_what_a_killed_conversion_left_behind_is_cleared(tiny: Build, write_gguf: Build) -> None:
     path = write_gguf(tiny())
-    target = converted.converted_folder(path.stem, converted.source_digest(path), torch.float32)
+    target = converted.converted_folder(path.stem, remembered.gguf_digest(path), torch.float32)
     partial = target.with_name(target.name + ".partial")
     partial.mkdir(parents=True)
     (partial / "rubbish").write_text("half a file")

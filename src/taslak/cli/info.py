@@ -1,0 +1,50 @@
+"""`taslak info`: what this machine has, which path computes, and where files are kept."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+FEATURES = (
+    *("avx2", "fma3", "f16c", "avx_vnni"),
+    *("avx512_f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8"),
+)
+"""Of a processor, those that decide how fast products are."""
+
+
+def info() -> None:
+    """Say what runs here: processor, native kernels or PyTorch; and the cache folder, with its size."""
+    import torch
+
+    from taslak import native
+    from taslak.models.loading import cache_home
+    from taslak.models.loading.storage import folder_size, megabytes
+
+    home = cache_home()
+    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    features = [name for name in FEATURES if found.get(name) is True]
+    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    facts = {
+        "taslak": version("taslak"),
+        "runs": native.describe(),
+        "processor": _processor(),
+        "features": ", ".join(features) or "none known",
+        "cores": f"{native.cores()} physical, for this process",
+        "PyTorch": f"{torch.__version__}, {torch.get_num_threads()} threads, CUDA: {cuda}",
+        "cache": f"{home}, {megabytes(folder_size(home))} (set TASLAK_HOME to change it)",
+    }
+    for folder in sorted(path for path in home.glob("*") if path.is_dir()):
+        facts[f"  {folder.name}"] = megabytes(folder_size(folder))
+    for key, value in facts.items():
+        print(f"{key:<12} {value}")
+
+
+def _processor() -> str:
+    import platform
+
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
