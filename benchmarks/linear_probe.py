@@ -157,7 +157,7 @@ def main() -> None:
     complete = {"bfloat16", "int8", "int4", "int4-factors"} <= set(kinds) and {1, 4, 8} <= set(rows)
     gbs = statistics.median(result["read_gb_per_second"] for result in results.values())
     finish(
-        __file__ if options.path == "avx2" else f"linear_probe_{options.path}",
+        __file__ if options.path == _native.paths()[0] else f"linear_probe_{options.path}",
         columns=["shape", "kind", "limit ms", *(f"{count} rows: ms (× limit)" for count in rows)],
         rows=table,
         raw=results,
