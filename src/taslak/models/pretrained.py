@@ -28,7 +28,7 @@ from taslak.models.tokenizer import Tokenizer
 from taslak.native import Packed
 
 DTYPES = ("auto", "float32", "bfloat16", "int8", "int4")
-_TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 _CACHE_SHARE = 0.8
 """Of the memory left beside the weights; the rest is for activations, logits and other programs."""
@@ -82,11 +82,11 @@ def load_pretrained(
         left = _memory_left(name, packed_bytes(stored) + taken, where)
         weights = load_packed(stored)
     else:
-        folder = resolve(name, dtype=_TORCH[dtype], progress=progress, notice=notice)
+        folder = resolve(name, dtype=TORCH_DTYPES[dtype], progress=progress, notice=notice)
         config = DecoderConfig.from_folder(folder)
         numbers = sum(torch.Size(shape).numel() for shape in config.tensors().values())
-        left = _memory_left(name, numbers * _TORCH[dtype].itemsize + taken, where)
-        weights = {key: weight.to(where) for key, weight in load_tensors(folder, _TORCH[dtype]).items()}
+        left = _memory_left(name, numbers * TORCH_DTYPES[dtype].itemsize + taken, where)
+        weights = {key: weight.to(where) for key, weight in load_tensors(folder, TORCH_DTYPES[dtype]).items()}
     check_tensors(weights, config.tensors(), optional=_optional(config), file=folder)
     if config.tied:
         weights.pop(HEAD, None)
