@@ -3,8 +3,9 @@
     python benchmarks/linear_probe.py                          every shape and kind
     python benchmarks/linear_probe.py 8960x1536 --rows 1,4,8   one of them
 
-"limit" is bytes (scales counted) over the read bandwidth of the same run: the kernels' own threads reading a block
-larger than the caches. Each weight is one of many copies used in turn, so that no cache holds it from the last time.
+"limit" is bytes (scales counted) over the read bandwidth of the same run: the kernels' own threads reading
+a block larger than the caches. Each weight is one of many copies used in turn, so that no cache holds it from
+the last time.
 """
 
 from __future__ import annotations
@@ -156,13 +157,17 @@ def main() -> None:
     complete = {"bfloat16", "int8", "int4", "int4-factors"} <= set(kinds) and {1, 4, 8} <= set(rows)
     gbs = statistics.median(result["read_gb_per_second"] for result in results.values())
     finish(
-        __file__ if options.path == "avx2" else f"linear_probe_{options.path}",
+        f"linear_probe_{options.path}",
         columns=["shape", "kind", "limit ms", *(f"{count} rows: ms (× limit)" for count in rows)],
         rows=table,
         raw=results,
         requirements=requirements(results[ASKED], dispatch) if complete and ASKED in results else [],
-        machine=machine()
-        | {"threads": native.threads(), "read_gb_per_second": gbs, "path": native.describe()},
+        machine={
+            **machine(),
+            "threads": native.threads(),
+            "read_gb_per_second": gbs,
+            "path": native.describe(),
+        },
         dispatch_us=dispatch * 1e6,
     )
 

@@ -6,7 +6,8 @@
 
 namespace taslak {
 
-enum class Path { scalar, avx2 };
+// Only the products know the VNNI paths; for everything else they are AVX2.
+enum class Path { scalar, avx2, avxvnni, avx512vnni };
 
 // What this build and this processor have, the best first. Never empty.
 const std::vector<Path>& paths();

@@ -9,9 +9,14 @@
 namespace taslak {
 namespace {
 
-const LinearKernels& kernels() {
+LinearKernels kernels() {
 #ifdef TASLAK_HAVE_AVX2
-    if (path() == Path::avx2) return linear_avx2;
+    LinearKernels use = linear_avx2;
+#ifdef TASLAK_HAVE_VNNI
+    if (path() == Path::avxvnni) use.quantised = avxvnni_products;
+    if (path() == Path::avx512vnni) use.quantised = avx512vnni_products;
+#endif
+    if (path() != Path::scalar) return use;
 #endif
     return linear_scalar;
 }
@@ -71,9 +76,10 @@ void Activations::quantise(Pool& pool) {
     const std::size_t numbers = std::size_t(rows * k), groups = std::size_t(rows * (k / kGroup));
     if (codes.size() < numbers) codes.resize(numbers), wide.resize(numbers);
     if (scales.size() < groups) scales.resize(groups), sums.resize(groups);
+    const LinearKernels use = kernels();
     const auto row = [&](std::int64_t r) {
         const std::int64_t group = r * (k / kGroup);
-        kernels().quantise(x + r * ldx, k, &codes[r * k], &wide[r * k], &scales[group], &sums[group]);
+        use.quantise(x + r * ldx, k, &codes[r * k], &wide[r * k], &scales[group], &sums[group]);
     };
     constexpr std::int64_t worth_sharing = 32 * 1024;  // below, one thread is done before another has begun
     if (rows * k < worth_sharing) {
@@ -102,7 +108,7 @@ void linear(Activations& x, const Product* products, int count, Pool& pool) {
         parts.push_back({products + i, each, tasks});
         tasks += parts_of(panels(w), 2 * each);
     }
-    const LinearKernels& use = kernels();
+    const LinearKernels use = kernels();
     pool.parallel_for(tasks, [&](std::int64_t task) {
         std::size_t i = parts.size() - 1;
         while (parts[i].first_task > task) --i;
@@ -115,7 +121,7 @@ void linear(Activations& x, const Product* products, int count, Pool& pool) {
             const std::uint8_t* a = w.data + panel * size;
             const bool two = panel + 1 < last;
             each_block(x.rows, [&](int row, int rows) {
-                use.pair(w.kind, a, two ? a + size : a, x, row, rows, sums);
+                use.products(w.kind, a, two ? a + size : a, x, row, rows, sums);
                 finish(product, panel, row, rows, sums);
                 if (two) finish(product, panel + 1, row, rows, sums + rows * width(w.kind));
             });
@@ -125,7 +131,7 @@ void linear(Activations& x, const Product* products, int count, Pool& pool) {
 
 void gated(Activations& x, const Packed& gate, const float* gate_bias, const Packed& up, const float* up_bias,
            float* y, std::int64_t ldy, Pool& pool) {
-    const LinearKernels& use = kernels();
+    const LinearKernels use = kernels();
     if (gate.kind != up.kind) {
         std::vector<float> ups(std::size_t(x.rows * up.n));
         const Product products[] = {{&gate, gate_bias, nullptr, y, ldy}, {&up, up_bias, nullptr, ups.data(), up.n}};
@@ -149,7 +155,7 @@ void gated(Activations& x, const Packed& gate, const float* gate_bias, const Pac
         for (std::int64_t panel = task * each; panel < std::min((task + 1) * each, count); ++panel) {
             each_block(x.rows, [&](int row, int rows) {
                 float* ups = sums + rows * stride;
-                use.pair(gate.kind, gate.data + panel * size, up.data + panel * size, x, row, rows, sums);
+                use.products(gate.kind, gate.data + panel * size, up.data + panel * size, x, row, rows, sums);
                 add_bias(gate_bias, panel, rows, sums);
                 add_bias(up_bias, panel, rows, ups);
                 use.silu_times(sums, ups, rows * stride);

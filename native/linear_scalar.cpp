@@ -32,16 +32,28 @@ float quantised_dot(Kind kind, const std::uint8_t* panel, int output, const Acti
     return sum;
 }
 
-void pair(Kind kind, const std::uint8_t* a, const std::uint8_t* b, const Activations& x, int first, int rows,
-          float* out) {
+// dot(panel, output, row) for each of them.
+template <class F>
+void each(const std::uint8_t* a, const std::uint8_t* b, int width, int first, int rows, float* out, const F& dot) {
     for (const std::uint8_t* panel : {a, b}) {
-        for (int r = first; r < first + rows; ++r) {
-            for (int output = 0; output < width(kind); ++output) {
-                *out++ = is_quantised(kind) ? quantised_dot(kind, panel, output, x, r)
-                                            : bfloat16_dot(panel, output, x.x + r * x.ldx, x.k);
-            }
+        for (int row = first; row < first + rows; ++row) {
+            for (int output = 0; output < width; ++output) *out++ = dot(panel, output, row);
         }
     }
+}
+
+void bfloat16_products(const std::uint8_t* a, const std::uint8_t* b, const Activations& x, int first, int rows,
+                       float* out) {
+    each(a, b, width(Kind::bfloat16), first, rows, out, [&](const std::uint8_t* panel, int output, int row) {
+        return bfloat16_dot(panel, output, x.x + row * x.ldx, x.k);
+    });
+}
+
+void quantised(Kind kind, const std::uint8_t* a, const std::uint8_t* b, const Activations& x, int first, int rows,
+               float* out) {
+    each(a, b, width(kind), first, rows, out, [&](const std::uint8_t* panel, int output, int row) {
+        return quantised_dot(kind, panel, output, x, row);
+    });
 }
 
 void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, float* scales, float* sums) {
@@ -67,6 +79,6 @@ void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* 
 
 }  // namespace
 
-const LinearKernels linear_scalar{quantise, pair, silu_times<Scalar8>};
+const LinearKernels linear_scalar{quantise, bfloat16_products, quantised, silu_times<Scalar8>};
 
 }  // namespace taslak

@@ -6,7 +6,7 @@ namespace taslak {
 
 const OpsKernels& ops_kernels() {
 #ifdef TASLAK_HAVE_AVX2
-    if (path() == Path::avx2) return avx2_ops;
+    if (path() != Path::scalar) return avx2_ops;
 #endif
     return scalar_ops;
 }

@@ -22,7 +22,7 @@ else:
         extension = None
         BUILT = False
 
-_NAMES = {"avx2": "AVX2", "scalar": "portable"}
+_NAMES = {"avx512vnni": "AVX-512 VNNI", "avxvnni": "AVX-VNNI", "avx2": "AVX2", "scalar": "portable"}
 
 
 def available() -> bool:

@@ -290,6 +290,7 @@ def test_large_memory_is_whole_and_aligned() -> None:
 def test_the_description_names_path_and_threads() -> None:
     native.set_threads(2)
     if native.available():
+        _native.use("avx2")
         assert native.describe() == "native AVX2, 2 threads"
     else:
         assert native.describe().startswith("PyTorch")
