@@ -24,7 +24,7 @@ from harness import finish, interleave, machine, requirement
 import taslak
 from taslak.engine import LanguageModel
 from taslak.models.loading import resolve
-from taslak.models.pretrained import DTYPES
+from taslak.models.pretrained import TORCH_DTYPES
 
 DEFAULT = "smollm2-135m-instruct"
 QWEN, QWEN_DRAFT = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"
@@ -83,8 +83,8 @@ class Peer:
 
     @staticmethod
     def _load(name: str, dtype: str) -> Any:
-        folder = resolve(name, dtype=DTYPES[dtype])
-        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype]).eval()
+        folder = resolve(name, dtype=TORCH_DTYPES[dtype])
+        model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=TORCH_DTYPES[dtype]).eval()
         model.generation_config.update(temperature=None, top_p=None, top_k=None)
         return model
 
@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the default model alone, one repeat")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=list(DTYPES))
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"], choices=list(TORCH_DTYPES))
     arguments = parser.parse_args()
     transformers.logging.set_verbosity_error()
     here = machine()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import subprocess
@@ -12,7 +13,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from taslak.cli.options import DEFAULT_MODEL
+from taslak import native
+from taslak.cli.options import DEFAULT_DTYPE, DEFAULT_MODEL
+from taslak.engine import load
 from taslak.models.loading import DEFAULT_PACK, packs
 from tests.e2e.conftest import CONTEXT, Result, Taslak, write_model
 
@@ -20,6 +23,8 @@ JSON_KEYS = {
     *("text", "tokens", "tokens_per_second", "passes", "drafted", "accepted", "acceptance_rate", "node_rate"),
     *("alpha", "tau", "theoretical_speedup", "seconds", "method", "gamma", "verify", "dtype", "seed"),
 }
+DTYPE = "float32"
+"""Of the tiny model where none is asked for: DEFAULT_DTYPE, once it is known what that is."""
 SHORT = ("--max-tokens", "12")
 
 
@@ -57,6 +62,7 @@ def test_version(taslak: Taslak) -> None:
 
 def test_the_default_model_is_the_library_s() -> None:
     assert DEFAULT_MODEL == DEFAULT_PACK
+    assert inspect.signature(load).parameters["dtype"].default == DEFAULT_DTYPE
 
 
 # -- generate -----------------------------------------------------------------------------------------------
@@ -67,7 +73,8 @@ def test_text_goes_to_stdout_and_figures_to_stderr(taslak: Taslak, model: str) -
     assert result.code == 0
     assert result.out.endswith("\n")
     settings, figures = result.error_lines
-    assert settings == f"{model} · ngram · γ 5 · coupled · float32 PyTorch, 0 MB a token · seed 3"
+    assert settings.startswith(f"{model} · ngram · γ 5 · coupled · {DTYPE} ")
+    assert settings.endswith(" a token · seed 3")
     for word in ("12 tokens", "tokens/s", "passes", "acceptance rate", "α", "1+α", "seconds in draft"):
         assert word in figures
 
@@ -82,7 +89,7 @@ def test_plain_and_speculative_text_are_the_same(taslak: Taslak, model: str) -> 
     options = ("--model", model, "--exact", "--temperature", "0.8", "--seed", "5", *SHORT)
     plain = taslak("generate", "abcabc", "--plain", *options)
     assert plain.out == taslak("generate", "abcabc", "--method", "suffix", *options).out
-    assert " · plain · float32 PyTorch, 0 MB a token · seed 5" in plain.err
+    assert f" · plain · {DTYPE} " in plain.err
 
 
 def test_compare_states_whether_the_texts_are_identical(taslak: Taslak, model: str) -> None:
@@ -158,6 +165,8 @@ def test_stop_and_raw(taslak: Taslak, model: str) -> None:
         (["--plain", "--compare"], ["--plain", "--compare"]),
         (["--show", "--json"], ["--show", "--json"]),
         (["--device", "teapot"], ["teapot"]),
+        (["--draft-dtype", "int8"], ["--draft-dtype", "--draft"]),
+        (["--threads", "0"], ["threads", "0"]),
     ],
     ids=lambda value: "_".join(value) if value and value[0].startswith("--") else "",
 )
@@ -313,6 +322,53 @@ def test_a_broken_pipe_is_quiet(model: str) -> None:
     done = subprocess.run(["bash", "-c", command], check=False, capture_output=True, text=True)
     assert "Broken pipe" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# -- weights and machine ------------------------------------------------------------------------------------
+
+
+def test_info_says_what_runs(taslak: Taslak, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "packs").mkdir()
+    (tmp_path / "packs" / "file").write_bytes(bytes(3_000_000))
+    monkeypatch.setenv("TASLAK_HOME", str(tmp_path))
+    result = taslak("info")
+    assert result.code == 0
+    facts = {line[:12].strip(): line[13:] for line in result.out.splitlines()}
+    assert facts["runs"] == native.describe()
+    assert facts["cache"].startswith(f"{tmp_path}, 3 MB")
+    assert facts["packs"] == "3 MB"
+    for name in ("processor", "features", "cores", "PyTorch"):
+        assert facts[name]
+
+
+def test_stats_say_what_it_took(taslak: Taslak, model: str) -> None:
+    result = taslak("generate", "abcabc", "--model", model, "--stats", *SHORT)
+    for words in ("peak memory", "weights", "read per token", "K/V cache"):
+        assert words in result.error_lines[-1]
+
+
+@pytest.mark.skipif(not native.available(), reason="needs the native kernels")
+def test_the_width_and_the_threads_are_used(
+    taslak: Taslak, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASLAK_HOME", str(tmp_path))
+    before = native.threads()
+    try:
+        one, two = (
+            taslak("generate", "abcabc", "--model", model, "--dtype", "auto", "--threads", count, *SHORT)
+            for count in ("1", "2")
+        )
+        assert " · bfloat16 native, " in one.err
+        assert one.out == two.out
+        assert native.threads() == 2
+    finally:
+        native.set_threads(before)
+
+
+@pytest.mark.parametrize("name", ["--dtype", "--draft-dtype"])
+def test_int4_of_a_folder_is_refused(taslak: Taslak, model: str, name: str) -> None:
+    words = ["4-bit"] if native.available() else ["native kernels"]
+    assert_one_line(taslak("generate", "Hi", "--model", model, "--draft", model, name, "int4"), *words)
 
 
 # -- models and demo ----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from taslak.models.tokenizer import Tokenizer
 from taslak.native import Packed
 
 DTYPES = ("auto", "float32", "bfloat16", "int8", "int4")
-_TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 _CACHE_SHARE = 0.8
 """Of the memory left beside the weights; the rest is for activations, logits and other programs."""
@@ -80,17 +81,21 @@ def load_pretrained(
         folder, stored = resolve_packed(name, dtype=dtype, progress=progress, notice=notice)
         config = DecoderConfig.from_folder(folder)
         left = _memory_left(name, packed_bytes(stored) + taken, where)
-        weights = load_packed(stored)
+        tokenizer = Tokenizer.from_folder(folder, name=name)
+        with ThreadPoolExecutor(1) as reader:  # either takes about as long as the other
+            reading = reader.submit(load_packed, stored)
+            _ = tokenizer.vocab_size
+        weights = reading.result()
     else:
-        folder = resolve(name, dtype=_TORCH[dtype], progress=progress, notice=notice)
+        folder = resolve(name, dtype=TORCH_DTYPES[dtype], progress=progress, notice=notice)
         config = DecoderConfig.from_folder(folder)
         numbers = sum(torch.Size(shape).numel() for shape in config.tensors().values())
-        left = _memory_left(name, numbers * _TORCH[dtype].itemsize + taken, where)
-        weights = {key: weight.to(where) for key, weight in load_tensors(folder, _TORCH[dtype]).items()}
+        left = _memory_left(name, numbers * TORCH_DTYPES[dtype].itemsize + taken, where)
+        weights = {key: weight.to(where) for key, weight in load_tensors(folder, TORCH_DTYPES[dtype]).items()}
+        tokenizer = Tokenizer.from_folder(folder, name=name)
     check_tensors(weights, config.tensors(), optional=_optional(config), file=folder)
     if config.tied:
         weights.pop(HEAD, None)
-    tokenizer = Tokenizer.from_folder(folder, name=name)
     decoder = Decoder(
         config,
         weights,
