@@ -109,9 +109,11 @@ def test_rows_agree_with_float64(
     q = torch.randn((len(rows), heads[0], size), generator=torch.Generator().manual_seed(1)) * sharpness
     with on_path(path):
         out = attend(sequences, q, keys, values)
+    # a float32 score is rounded in proportion to its size, and its exponential with it
+    tolerance = 2e-5 * max(1.0, sharpness / 10)
     for row, (sequence, node) in enumerate(rows):
         slots = sequence.keys(node)
-        assert (out[row] - expected(q[row], keys[slots], values[slots])).abs().max() < 2e-5
+        assert (out[row] - expected(q[row], keys[slots], values[slots])).abs().max() < tolerance
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
