@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "address.hpp"
 #include "cpu.hpp"
 #include "linear.hpp"
 #include "pack.hpp"
@@ -20,17 +21,6 @@ using namespace nb::literals;
 
 namespace taslak {
 namespace {
-
-using Address = std::uintptr_t;
-
-template <class T = float>
-const T* in(Address address) {
-    return reinterpret_cast<const T*>(address);
-}
-template <class T = float>
-T* out(Address address) {
-    return reinterpret_cast<T*>(address);
-}
 
 constexpr std::pair<const char*, Kind> kKinds[] = {
     {"bfloat16", Kind::bfloat16}, {"int8", Kind::int8_half},           {"int8-float32", Kind::int8_single},

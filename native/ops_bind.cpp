@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "address.hpp"
 #include "draw.hpp"
 #include "layers.hpp"
 #include "rows.hpp"
@@ -18,17 +19,6 @@ using namespace nb::literals;
 
 namespace taslak {
 namespace {
-
-using Address = std::uintptr_t;
-
-template <class T = float>
-const T* in(Address address) {
-    return reinterpret_cast<const T*>(address);
-}
-template <class T = float>
-T* out(Address address) {
-    return reinterpret_cast<T*>(address);
-}
 
 // (pages, committed length, parents of the nodes, nodes)
 using ShareTuple = std::tuple<std::vector<std::int32_t>, std::int64_t, std::vector<std::int32_t>,

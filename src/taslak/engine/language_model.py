@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import fields, replace
@@ -86,17 +86,15 @@ class LanguageModel:
         Raises PromptError, OptionError, MemoryLimitError. How drafts are verified, with the papers:
         `taslak.core.verify`.
         """
-        prompts, single = _listed(prompt)
-        n = int(options.get("n", 1))
-        requests = [r for p in prompts for r in self.requests(p, raw=raw, **options)]
-        scheduler = Scheduler(self.engine, self.tokenizer)
-        numbers = [scheduler.add(request) for request in requests]
-        with closing(scheduler.run()) as steps:
-            answers = {number: event.answer for number, event in steps if event.answer is not None}
-        ordered = [answers[number] for number in numbers]
-        return ordered[0] if single and n == 1 else ordered
+        _, single = _listed(prompt)
+        with closing(self.stream(prompt, raw=raw, **options)) as events:
+            answers = {event.index: event.answer for event in events if event.answer is not None}
+        ordered = [answers[index] for index in sorted(answers)]
+        return ordered[0] if single and options.get("n", 1) == 1 else ordered
 
-    def stream(self, prompt: Prompt | Seq[Prompt], *, raw: bool = False, **options: Any) -> Iterator[Event]:
+    def stream(
+        self, prompt: Prompt | Seq[Prompt], *, raw: bool = False, **options: Any
+    ) -> Generator[Event, None, None]:
         """Answer step by step. Prompts and options as for `generate`; with several answers their events come
         interleaved, told apart by `event.index`. The last event of each carries its Answer.
 
@@ -257,7 +255,7 @@ def _check_method(name: str, has_draft: bool, branch: int, stop_below: float, lo
         raise OptionError(f"method {name} tries no look-up first; leave lookup out")
 
 
-def _events(scheduler: Scheduler) -> Iterator[Event]:
+def _events(scheduler: Scheduler) -> Generator[Event, None, None]:
     with closing(scheduler.run()) as steps:
         for number, event in steps:
             yield replace(event, index=number)

@@ -12,15 +12,10 @@ from torch import Tensor
 
 from taslak import native
 from taslak.native import Packed, gated, linear, linear_many
-from taslak.native.build import BUILT
-
-if not BUILT:
-    pytest.skip("the native kernels were not built", allow_module_level=True)
-
-from taslak import _native
+from tests.unit.native.paths import PATHS
+from tests.unit.native.paths import extension as _native
 
 GROUP = 32
-PATHS = _native.paths() if BUILT else []
 
 
 def uniform(generator: torch.Generator, *shape: int) -> Tensor:

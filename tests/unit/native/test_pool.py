@@ -12,12 +12,7 @@ import pytest
 
 from taslak import native
 from taslak.errors import OptionError
-from taslak.native.build import BUILT
-
-if not BUILT:
-    pytest.skip("the native kernels were not built", allow_module_level=True)
-
-from taslak import _native
+from tests.unit.native.paths import extension as _native
 
 
 @pytest.fixture(autouse=True)

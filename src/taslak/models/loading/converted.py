@@ -7,7 +7,6 @@ that is there is right, and one that would come out differently has another name
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -121,11 +120,11 @@ class SafetensorsWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self._file.flush()
-            os.fsync(self._file.fileno())  # the rename must not outlive the data
-        self._file.close()
-        if error is None and self.written != self._total:
+        if error is not None:
+            self._file.close()
+            return
+        storage.close_durably(self._file)
+        if self.written != self._total:
             raise CheckpointError(
                 f"{self._path}: {self.written} bytes were written where {self._total} belong"
             )

@@ -221,16 +221,15 @@ class _Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self._file.flush()
-            os.fsync(self._file.fileno())  # the rename must not outlive the data
+        if error is not None:
+            self._file.close()
+            return
         size = self._file.tell()
-        self._file.close()
-        if error is None:
-            embedding = self._tensors.get(EMBEDDING)
-            resident = size if embedding is None or self._tied else embedding["offset"]
-            index = {"bytes": size, "resident": resident, "tensors": self._tensors}
-            storage.write_json(self._folder / INDEX_FILE, index)
+        storage.close_durably(self._file)
+        embedding = self._tensors.get(EMBEDDING)
+        resident = size if embedding is None or self._tied else embedding["offset"]
+        index = {"bytes": size, "resident": resident, "tensors": self._tensors}
+        storage.write_json(self._folder / INDEX_FILE, index)
 
 
 def _read(path: Path, size: int) -> Tensor:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from taslak.errors import DiskError
 
@@ -93,6 +93,13 @@ def locked(target: Path, progress: Progress | None = None) -> Iterator[None]:
                 progress(f"waiting for another process to finish {target.name}", 0, None)
             time.sleep(LOCK_POLL_SECONDS)
         yield  # closing the file gives the lock back
+
+
+def close_durably(file: IO[bytes]) -> None:
+    """Closes a file whose folder is about to get its name: the rename must not outlive the data."""
+    file.flush()
+    os.fsync(file.fileno())
+    file.close()
 
 
 def build(target: Path, write: Callable[[Path], None], progress: Progress | None = None) -> Path:
