@@ -3,9 +3,10 @@
     python benchmarks/linear_probe.py                          every shape and kind
     python benchmarks/linear_probe.py 8960x1536 --rows 1,4,8   one of them
 
-"limit" is bytes (scales counted) over the read bandwidth of the same run: the kernels' own threads reading
-a block larger than the caches. That block is read before every measurement, so that no weight is still in a
-cache; each weight is one of several copies, each used once a measurement.
+"limit" is what it takes the kernels' own threads to read the same bytes (scales counted) end to end, measured
+between the others. Everything measured, the limit too, goes round one ring of copies larger than the caches,
+so that weights come from memory as they do in a pass over a whole model; a loop over one matrix would see
+twice that speed where the last-level cache is large.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from harness import finish, machine, requirement
+from harness import finish, interleave, machine, requirement
 from torch import Tensor
 
 from taslak import _native, native
@@ -26,53 +27,51 @@ from taslak.native import Packed, allocate, linear
 SHAPES = ("8960x1536", "1536x8960", "49152x576", "1536x576", "576x1536", "192x576")
 KINDS = ("bfloat16", "int8", "int4", "int4-factors")
 ASKED = "8960x1536"
-BLOCK_BYTES = 1 << 29  # more than the largest last-level caches
-COPIES_BYTES = 60e6  # of all copies of a weight: enough for the start of a measurement not to show
+READ = 0  # rows of a run that only reads
+RING_BYTES = 640e6  # of a kind's copies: more than the largest last-level caches
+RUN_BYTES = 60e6  # of the copies in one measurement: enough for its start not to show
 
 
-def weight(kind: str, n: int, k: int) -> Packed:
-    """Random codes; scales that are ordinary numbers (bytes under 60 are small float16s)."""
-    buffer = allocate(_native.PackedMatrix(kind, n, k, 0).nbytes)
-    if kind == "bfloat16":
-        buffer.view(torch.bfloat16).copy_(torch.randn(buffer.numel() // 2))
-    else:
-        buffer.random_(0, 60)
-    return Packed.from_buffer(kind, (n, k), buffer)
+class Ring:
+    """Copies of one weight, handed out in turn."""
+
+    def __init__(self, kind: str, n: int, k: int) -> None:
+        self.nbytes = _native.PackedMatrix(kind, n, k, 0).nbytes
+        copies = round(RING_BYTES / self.nbytes)
+        block = allocate(copies * self.nbytes).view(copies, self.nbytes)
+        if kind == "bfloat16":
+            block[0].view(torch.bfloat16).copy_(torch.randn(self.nbytes // 2))
+        else:  # random codes; scales that are ordinary numbers (bytes under 60 are small float16s)
+            block[0].random_(0, 60)
+        block[1:] = block[0]
+        self._weights = [Packed.from_buffer(kind, (n, k), row) for row in block]
+        self._next = 0
+
+    def take(self) -> list[Packed]:
+        """The next few."""
+        start, count = self._next, max(1, round(RUN_BYTES / self.nbytes))
+        self._next = (start + count) % len(self._weights)
+        return [self._weights[(start + i) % len(self._weights)] for i in range(count)]
 
 
-class Shape:
-    """All runs of one shape, ready to be interleaved."""
-
-    def __init__(self, shape: str, kinds: list[str], rows: list[int]) -> None:
-        n, k = (int(size) for size in shape.split("x"))
-        self.runs: dict[tuple[str, int], Callable[[], float]] = {}
-        self.bytes: dict[str, int] = {}
-        for kind in kinds:
-            if kind == "int4-factors" and k % 256:
-                continue
-            first = weight(kind, n, k)
-            copies = min(64, max(2, round(COPIES_BYTES / first.nbytes)))
-            weights = [first, *(weight(kind, n, k) for _ in range(copies - 1))]
-            self.bytes[kind] = first.nbytes
-            for count in rows:
-                self.runs[kind, count] = self._run(weights, torch.randn(count, k), torch.empty(count, n))
-
-    @staticmethod
-    def _run(weights: list[Packed], x: Tensor, out: Tensor) -> Callable[[], float]:
-        def run() -> float:
-            start = time.perf_counter()
-            for w in weights:
-                linear(x, w, out=out)
-            return (time.perf_counter() - start) / len(weights)
-
-        return run
-
-
-def read_bandwidth(block: Tensor) -> float:
-    """GB/s."""
+def seconds_each(weights: list[Packed], run: Callable[[Packed], object]) -> float:
     start = time.perf_counter()
-    _native.read_all(block.data_ptr(), block.numel())
-    return block.numel() / (time.perf_counter() - start) / 1e9
+    for weight in weights:
+        run(weight)
+    return (time.perf_counter() - start) / len(weights)
+
+
+def runs_of(ring: Ring, n: int, k: int, rows: list[int]) -> dict[str, Callable[[], float]]:
+    """By number of rows, READ included: a measurement of the next copies, seconds for one."""
+
+    def read() -> float:
+        return seconds_each(ring.take(), lambda w: _native.read_all(w.buffer.data_ptr(), w.nbytes))
+
+    def multiply(x: Tensor, out: Tensor) -> Callable[[], float]:
+        return lambda: seconds_each(ring.take(), lambda w: linear(x, w, out=out))
+
+    runs = {str(READ): read}
+    return runs | {str(count): multiply(torch.randn(count, k), torch.empty(count, n)) for count in rows}
 
 
 def dispatch_seconds() -> float:
@@ -83,42 +82,35 @@ def dispatch_seconds() -> float:
     return (time.perf_counter() - start) / times
 
 
-def measure(shape: str, kinds: list[str], rows: list[int], repeats: int, block: Tensor) -> dict[str, Any]:
-    runs = Shape(shape, kinds, rows)
-    bandwidth: list[float] = []
-    seconds: dict[tuple[str, int], list[float]] = {key: [] for key in runs.runs}
-    for repeat in range(repeats + 1):
-        order = list(runs.runs) if repeat % 2 else list(runs.runs)[::-1]
-        for key in order:
-            gbs = read_bandwidth(block)
-            taken = runs.runs[key]()
-            if repeat:
-                bandwidth.append(gbs)
-                seconds[key].append(taken)
-    gbs = statistics.median(bandwidth)
-    result: dict[str, Any] = {"read_gb_per_second": round(gbs, 2), "kinds": {}}
-    for kind, nbytes in runs.bytes.items():
-        limit = nbytes / gbs / 1e9
-        ms = {count: statistics.median(seconds[kind, count]) * 1e3 for count in rows}
-        result["kinds"][kind] = {
-            "bytes": nbytes,
+def measure(shape: str, kinds: list[str], rows: list[int], repeats: int) -> dict[str, Any]:
+    """One kind after the other; its rows and the reading interleaved."""
+    n, k = (int(size) for size in shape.split("x"))
+    result: dict[str, Any] = {}
+    for kind in kinds:
+        if kind == "int4-factors" and k % 256:
+            continue
+        ring = Ring(kind, n, k)
+        seconds = interleave(runs_of(ring, n, k, rows), repeats)
+        limit = statistics.median(seconds[str(READ)])
+        result[kind] = {
+            "bytes": ring.nbytes,
             "limit_ms": limit * 1e3,
-            "ms": ms,
-            "all_ms": {count: [round(s * 1e3, 4) for s in seconds[kind, count]] for count in rows},
+            "read_gb_per_second": ring.nbytes / limit / 1e9,
+            "ms": {count: statistics.median(seconds[str(count)]) * 1e3 for count in rows},
+            "all_ms": {count: [round(s * 1e3, 4) for s in times] for count, times in seconds.items()},
         }
     return result
 
 
 def requirements(result: dict[str, Any], dispatch: float) -> list[dict[str, Any]]:
-    kinds = result["kinds"]
     asked = [requirement("dispatch and join, µs", "< 5", dispatch * 1e6, dispatch < 5e-6)]
 
     def against_limit(kind: str, rows: int, most: float) -> None:
-        ratio = kinds[kind]["ms"][rows] / kinds[kind]["limit_ms"]
+        ratio = result[kind]["ms"][rows] / result[kind]["limit_ms"]
         asked.append(requirement(f"{kind}, {rows} rows / limit", f"<= {most}", ratio, ratio <= most))
 
     def against(kind: str, rows: int, other: str, other_rows: int, most: float) -> None:
-        ratio = kinds[kind]["ms"][rows] / kinds[other]["ms"][other_rows]
+        ratio = result[kind]["ms"][rows] / result[other]["ms"][other_rows]
         name = f"{kind}, {rows} rows / {other}, {other_rows} rows"
         asked.append(requirement(name, f"<= {most}", ratio, ratio <= most))
 
@@ -145,17 +137,15 @@ def main() -> None:
     _native.use(options.path)
     kinds, rows = options.kinds.split(","), [int(count) for count in options.rows.split(",")]
 
-    block = allocate(BLOCK_BYTES)
-    block.fill_(1)
-    results = {shape: measure(shape, kinds, rows, options.repeats, block) for shape in options.shapes}
+    results = {shape: measure(shape, kinds, rows, options.repeats) for shape in options.shapes}
     dispatch = dispatch_seconds()
     table = [
         [shape, kind, k["limit_ms"], *(f"{ms:.3f} ({ms / k['limit_ms']:.2f})" for ms in k["ms"].values())]
         for shape, result in results.items()
-        for kind, k in result["kinds"].items()
+        for kind, k in result.items()
     ]
-    complete = {"bfloat16", "int8", "int4", "int4-factors"} <= set(kinds) and {1, 4, 8} <= set(rows)
-    gbs = statistics.median(result["read_gb_per_second"] for result in results.values())
+    complete = set(KINDS) <= set(kinds) and {1, 4, 8} <= set(rows)
+    gbs = statistics.median(k["read_gb_per_second"] for result in results.values() for k in result.values())
     finish(
         __file__ if options.path == _native.paths()[0] else f"linear_probe_{options.path}",
         columns=["shape", "kind", "limit ms", *(f"{count} rows: ms (× limit)" for count in rows)],
