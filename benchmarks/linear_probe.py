@@ -155,7 +155,7 @@ def main() -> None:
         machine={
             **machine(),
             "threads": native.threads(),
-            "read_gb_per_second": gbs,
+            "read_gb_per_second": round(gbs, 1),
             "path": native.describe(),
         },
         dispatch_us=dispatch * 1e6,
