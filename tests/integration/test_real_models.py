@@ -1,4 +1,5 @@
-"""Real models: speculative text is plain text; in the reference mode bit for bit, else up to near-ties."""
+"""Real models in float32: speculative text is plain text; in the reference mode bit for bit, else up to
+near-ties. `test_widths.py` does the same on the native kernels."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def mode(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module", params=SETTINGS)
 def model(request: pytest.FixtureRequest, mode: str) -> LanguageModel:
     name, draft, method, gamma = SETTINGS[request.param]
-    return taslak.load(name, draft=draft, method=method, gamma=gamma, exact=mode == "exact")
+    return taslak.load(name, draft=draft, method=method, gamma=gamma, dtype="float32", exact=mode == "exact")
 
 
 @pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])
@@ -68,7 +69,7 @@ def test_logits_of_the_default_model_agree_with_transformers() -> None:
 
     from taslak.models.loading import resolve
 
-    model = taslak.load(DEFAULT)
+    model = taslak.load(DEFAULT, dtype="float32")
     # in float64, so that the difference is our rounding alone, not transformers' as well
     reference = transformers.AutoModelForCausalLM.from_pretrained(
         resolve(DEFAULT, dtype=torch.float32), dtype=torch.float64

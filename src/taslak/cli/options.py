@@ -9,7 +9,7 @@ import typer
 DEFAULT_MODEL = "smollm2-135m-instruct"
 """`taslak.models.loading.DEFAULT_PACK`, too heavy to import for --help; a test compares both."""
 
-DEFAULT_DTYPE = "float32"
+DEFAULT_DTYPE = "auto"
 """`taslak.load`'s, compared by the same test."""
 
 Model = Annotated[

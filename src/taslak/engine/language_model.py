@@ -185,7 +185,7 @@ def load(
     branch: int = 1,
     stop_below: float = 0.0,
     lookup: str | None = None,
-    dtype: str = "float32",
+    dtype: str = "auto",
     draft_dtype: str | None = None,
     exact: bool = False,
     device: str | torch.device = "cpu",

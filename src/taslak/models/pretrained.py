@@ -52,7 +52,7 @@ class Pretrained:
 def load_pretrained(
     name: str,
     *,
-    dtype: str = "float32",
+    dtype: str = "auto",
     exact: bool = False,
     device: str | torch.device = "cpu",
     share: float = 1.0,

@@ -42,7 +42,7 @@ class Pack:
     wheel: str
     parts: int
     payload: str
-    dtype: str
+    dtype: str = "bfloat16"
     hub: str | None = None
     notice: str | None = None
 
