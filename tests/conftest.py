@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
+
+# how long an example takes says more about the machine's other work than about the code
+settings.register_profile("taslak")
+settings.load_profile("taslak")
 
 
 @pytest.fixture(autouse=True)

@@ -62,7 +62,8 @@ def noise_key(seed: int, choice: int = 0) -> int:
     return _mix(_mix(seed + _GOLDEN) + (choice + 1) * _GOLDEN)
 
 
-def _state(key: int, stream: Stream, position: int) -> int:
+def address(key: int, stream: Stream, position: int) -> int:
+    """The 64 bits that all noise of one draw is hashed from, together with a token id."""
     return _mix(_mix(key ^ ((stream + 1) * _MUL_1)) + (position + 1) * _GOLDEN)
 
 
@@ -70,7 +71,7 @@ def uniform(key: int, stream: Stream, position: int, ids: Tensor) -> Tensor:
     """53-bit uniforms in (0, 1) for token ids. ids: Int64[S] -> Float64[S]."""
     h = ids.to(torch.int64) + 1
     # int64 arithmetic wraps like unsigned; only the shifts need the sign bits masked away
-    h.mul_(_signed(_GOLDEN)).add_(_signed(_state(key, stream, position)))
+    h.mul_(_signed(_GOLDEN)).add_(_signed(address(key, stream, position)))
     h.bitwise_xor_((h >> 30) & ((1 << 34) - 1)).mul_(_signed(_MUL_1))
     h.bitwise_xor_((h >> 27) & ((1 << 37) - 1)).mul_(_signed(_MUL_2))
     h.bitwise_xor_((h >> 31) & ((1 << 33) - 1))
@@ -80,7 +81,7 @@ def uniform(key: int, stream: Stream, position: int, ids: Tensor) -> Tensor:
 
 def uniform_at(key: int, stream: Stream, position: int, index: int) -> float:
     """One uniform in [0, 1); equals `uniform` at id `index` except that an exact zero stays zero."""
-    return (_mix(_state(key, stream, position) + (index + 1) * _GOLDEN) >> 11) * 2.0**-53
+    return (_mix(address(key, stream, position) + (index + 1) * _GOLDEN) >> 11) * 2.0**-53
 
 
 def gumbel(key: int, stream: Stream, position: int, ids: Tensor) -> Tensor:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from taslak.core.noise import Stream, gumbel
+from taslak.core.noise import Stream, address, gumbel
 from taslak.errors import OptionError, SamplingError
 
 GREEDY_BELOW = 1e-5
 """Temperatures under this are greedy: dividing by them would only overflow."""
 
-_TOP_P_CANDIDATES = (1024, 16384)
-"""Sorting 150k logits costs ten times the rest of the pipeline; the nucleus nearly always lies in so many."""
+RowDraw = Callable[[Tensor, float, int, int], list[int]]
+"""(logits, temperature, noise address, k) -> the k largest of logits / temperature + noise, best first, the
+lower id on ties. logits: Float32[V] on the CPU. For kernels that list no support; the ids are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,6 @@ class Sampling:
         )
 
 
-@dataclass(frozen=True, slots=True)
 class Distribution:
     """A next-token distribution on its support.
 
@@ -106,8 +107,16 @@ class Distribution:
     z:   Float64[S] unnormalised log-probabilities, finite
     """
 
-    ids: Tensor
-    z: Tensor
+    def __init__(self, ids: Tensor, z: Tensor) -> None:
+        self._support = (ids, z)
+
+    @property
+    def ids(self) -> Tensor:
+        return self._support[0]
+
+    @property
+    def z(self) -> Tensor:
+        return self._support[1]
 
     def draw(self, key: int, stream: Stream, position: int) -> int:
         """argmax(z + Gumbel noise): one exact sample (Gumbel-max); the lowest id on ties."""
@@ -139,12 +148,30 @@ class Distribution:
         return cls(ids=ids, z=weights[ids].log())
 
 
+class _WholeRow(Distribution):
+    """An uncut row, drawn from by a kernel; its support is listed only when somebody asks for it."""
+
+    def __init__(self, row: Tensor, largest: float, temperature: float, draw: RowDraw) -> None:
+        self._row, self._largest, self._temperature, self._draw = row, largest, temperature, draw
+
+    @cached_property
+    def _support(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return _listed(self._row, self._largest, self._temperature)
+
+    def draw(self, key: int, stream: Stream, position: int) -> int:
+        return self.top(1, key, stream, position)[0]
+
+    def top(self, k: int, key: int, stream: Stream, position: int) -> list[int]:
+        return self._draw(self._row, self._temperature, address(key, stream, position), k)
+
+
 def distribution(
     logits: Tensor,
     committed: Sequence[int],
     branch: Sequence[int],
     prompt_length: int,
     sampling: Sampling,
+    draw: RowDraw | None = None,
 ) -> Distribution:
     """The distribution `p` of the token after (committed + branch).
 
@@ -152,6 +179,7 @@ def distribution(
     committed:      prompt and answer so far, the last committed token included
     branch:         the draft tokens between the last committed token and this row, this row's included
     prompt_length:  how many of `committed` are prompt
+    draw:           draws from rows that no cut applies to, where PyTorch's way is too slow; rows on the CPU
 
     Raises SamplingError if the row holds a NaN or +inf, or if the settings leave no token.
     """
@@ -171,7 +199,9 @@ def distribution(
     _check(largest)
     if sampling.greedy:
         return _only(int(index), row)
-    return _cut(row, largest, sampling)
+    if draw is not None and not (sampling.top_k or sampling.top_p < 1.0 or sampling.min_p):
+        return _WholeRow(row, largest, sampling.temperature, draw)
+    return Distribution(*_cut(row, largest, sampling))
 
 
 def _check(largest: float) -> None:
@@ -226,21 +256,43 @@ def _bias(row: Tensor, bias: Mapping[int, float], bans: Sequence[int]) -> Tensor
     return row
 
 
-def _cut(row: Tensor, largest: float, sampling: Sampling) -> Distribution:
-    """Temperature, top-k, top-p, min-p. row: Float32[V], its largest value finite."""
+def _listed(row: Tensor, largest: float, temperature: float) -> tuple[Tensor, Tensor]:
+    """Every token above −inf and its z. row: Float32[V] -> Int64[S], Float64[S]."""
+    ids = (row > -math.inf).nonzero()[:, 0]
+    return ids, (row[ids].double() - largest) / temperature
+
+
+def _cut(row: Tensor, largest: float, sampling: Sampling) -> tuple[Tensor, Tensor]:
+    """Temperature, top-k, top-p, min-p. row: Float32[V], its largest value finite -> Int64[S], Float64[S].
+
+    Each cut leaves few of 150k tokens, so what can't survive it is dropped in float32, by a bound with room
+    for rounding; the cut itself is made on the rest in float64.
+    """
+    ids: Tensor | None = None  # None = the whole row
     if 0 < sampling.top_k < row.numel():
         ids = _largest(row, sampling.top_k)
-        ids = ids[row[ids] > -math.inf]
-    else:
-        ids = (row > -math.inf).nonzero()[:, 0]
-    z = (row[ids].double() - largest) / sampling.temperature
+        row = row[ids]
+    weights = total = None
     if sampling.top_p < 1.0:
-        keep = _nucleus(row[ids], z, sampling.top_p)
-        ids, z = ids[keep], z[keep]
+        weights = torch.exp((row - largest) / sampling.temperature)  # [S]
+        total = float(weights.sum(dtype=torch.float64))
+        # all tokens below this bound together have less than 1 − top_p
+        likely = weights >= 0.99 * total * (1.0 - sampling.top_p) / row.numel()
+    elif sampling.min_p > 0.0:
+        reach = sampling.temperature * math.log(sampling.min_p)
+        likely = row >= largest + 1.001 * reach - 1e-6 * abs(largest)
+    else:
+        likely = row > -math.inf
+    kept = (likely & (row > -math.inf)).nonzero()[:, 0]
+    z = (row[kept].double() - largest) / sampling.temperature
+    if weights is not None and total is not None:
+        rest = total - float(weights[kept].sum(dtype=torch.float64))
+        nucleus = _nucleus(row[kept], z, max(rest, 0.0), sampling.top_p)
+        kept, z = kept[nucleus], z[nucleus]
     if sampling.min_p > 0.0:
-        keep = (z >= math.log(sampling.min_p)).nonzero()[:, 0]
-        ids, z = ids[keep], z[keep]
-    return Distribution(ids=ids, z=z)
+        enough = (z >= math.log(sampling.min_p)).nonzero()[:, 0]
+        kept, z = kept[enough], z[enough]
+    return kept if ids is None else ids[kept], z
 
 
 def _largest(values: Tensor, k: int) -> Tensor:
@@ -256,21 +308,14 @@ def _largest(values: Tensor, k: int) -> Tensor:
     return at_least
 
 
-def _nucleus(logits: Tensor, z: Tensor, top_p: float) -> Tensor:
+def _nucleus(logits: Tensor, z: Tensor, rest: float, top_p: float) -> Tensor:
     """Indices of the nucleus, ascending. logits, z: [S] -> Int64[≤ S].
 
-    The fewest largest tokens whose probability reaches top_p; the token that crosses it is kept.
+    The fewest largest tokens whose probability reaches top_p; the token that crosses it is kept. `rest`: what
+    exp(z) of the tokens left out, all less likely, sums to.
     """
-    p = torch.softmax(z[None], dim=-1)[0]
-    candidates = torch.arange(z.numel(), device=z.device)
-    for size in _TOP_P_CANDIDATES:
-        if size >= z.numel():
-            break
-        head = _largest(logits, size)
-        if float(p[head].sum()) > top_p:
-            candidates = head
-            break
-    order = candidates[torch.sort(logits[candidates], descending=True, stable=True).indices]
-    reached = torch.cumsum(p[order], dim=0)
+    weights = torch.exp(z)
+    order = torch.sort(logits, descending=True, stable=True).indices
+    reached = torch.cumsum(weights[order] / (weights.sum() + rest), dim=0)
     fewest = int((reached < top_p).sum()) + 1  # the token that crosses top_p included
     return order[:fewest].sort().values

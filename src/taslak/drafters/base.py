@@ -14,10 +14,11 @@ from torch import Tensor
 
 from taslak.core.draft import Draft
 from taslak.core.noise import Stream
-from taslak.core.sampling import Sampling
+from taslak.core.sampling import Distribution, Sampling, distribution
 from taslak.errors import OptionError
 from taslak.models.cache import Block
 from taslak.models.target import Target
+from taslak.native import row_draw
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,11 @@ class View:
     exact_q: bool = False
     cache: Block | None = None
     state: Any = None
+
+    def distribution(self, logits: Tensor, branch: Sequence[int] = ()) -> Distribution:
+        """The distribution of the token after (tokens + branch) under this request's settings, for target and
+        drafters alike. logits: Float[V]. Raises SamplingError as `core.sampling.distribution`."""
+        return distribution(logits, self.tokens, branch, self.prompt_length, self.sampling, row_draw(logits))
 
     @property
     def position(self) -> int:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from taslak.core.draft import EMPTY, ONE_HOT, ROOT, Draft
-from taslak.core.sampling import Distribution, distribution
+from taslak.core.sampling import Distribution
 from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, register
 from taslak.errors import OptionError, SamplingError
 from taslak.models.cache import Block
@@ -159,7 +159,7 @@ class DraftModel:
         row = logits[: self._vocab_size]
         row = F.pad(row, (0, self._vocab_size - row.numel()), value=-torch.inf)
         try:
-            dist = distribution(row, view.tokens, g.branch, view.prompt_length, view.sampling)
+            dist = view.distribution(row, g.branch)
         except SamplingError:  # expanding no further is always allowed; other sequences go on
             g.stuck = True
             return

@@ -16,7 +16,7 @@ from typing import Protocol
 from torch import Tensor
 
 from taslak.core.draft import EMPTY, Draft
-from taslak.core.sampling import Distribution, distribution
+from taslak.core.sampling import Distribution
 from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import NOTHING, Budget, Drafter, Report
 from taslak.engine.sequence import Sequence
@@ -198,7 +198,7 @@ class Engine:
 
         def p_at(node: int) -> Distribution:
             # by the time a node is visited its whole branch has been committed
-            return distribution(logits[node + 1], sequence.tokens, (), view.prompt_length, request.sampling)
+            return view.distribution(logits[node + 1])
 
         path: list[int] = []
         bonus = False

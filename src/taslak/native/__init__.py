@@ -4,6 +4,7 @@ Where `available()` is False, everything is computed with PyTorch and nothing el
 """
 
 from taslak.native.build import available, cores, describe, set_threads, threads
+from taslak.native.draw import row_draw
 from taslak.native.packed import Packed
 from taslak.native.products import gated, linear, linear_many
 from taslak.native.tensors import allocate
@@ -17,6 +18,7 @@ __all__ = [
     "gated",
     "linear",
     "linear_many",
+    "row_draw",
     "set_threads",
     "threads",
 ]

@@ -1,6 +1,6 @@
 """The draw: argmax of score + Gumbel noise, token for token the one of `core.sampling.Distribution`.
 
-`state` is what `core.noise` derives from (key, stream, position).
+`state` is what `core.noise.address` derives from (key, stream, position).
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from taslak.core.sampling import RowDraw
+from taslak.native.build import available
 from taslak.native.build import extension as _native
 from taslak.native.tensors import address, check
 
@@ -26,3 +28,8 @@ def draw_support(ids: Tensor, z: Tensor, state: int, k: int = 1) -> list[int]:
     check("ids", ids, z.shape, torch.int64)
     ids, z = ids.contiguous(), z.contiguous()
     return _native.draw_support(address(ids), address(z), ids.numel(), state, k)
+
+
+def row_draw(logits: Tensor) -> RowDraw | None:
+    """`draw_row` where it can serve such a row: the kernels are there and the row is on the CPU."""
+    return draw_row if logits.device.type == "cpu" and available() else None

@@ -57,7 +57,7 @@ def test_an_exact_zero_stays_zero_for_accepting_and_is_lifted_for_logarithms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # the address whose hash is zero: mix(0) = 0, so the state must cancel the id's increment
-    monkeypatch.setattr(noise, "_state", lambda *address: -noise._GOLDEN & noise._MASK)
+    monkeypatch.setattr(noise, "address", lambda *address: -noise._GOLDEN & noise._MASK)
     assert uniform_at(0, Stream.ACCEPT, 0, 0) == 0.0
     assert uniform(0, Stream.TOKEN, 0, torch.tensor([0])).tolist() == [2.0**-54]
     assert math.isfinite(float(gumbel(0, Stream.TOKEN, 0, torch.tensor([0]))))

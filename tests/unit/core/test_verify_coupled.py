@@ -98,7 +98,7 @@ def speculative(
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(drafts=st.lists(trees(), min_size=1, max_size=4), seed=st.integers(0, 2**63), choice=st.integers(0, 3))
 def test_any_draft_leaves_the_text_as_it_is(name: str, drafts: list[Draft], seed: int, choice: int) -> None:
     key, model, prompt = noise_key(seed, choice), Model(seed), [4, 2]

@@ -105,7 +105,7 @@ def test_c06_chosen_tokens_are_accepted_with_p_and_leave_p_without_them(seed: in
 KINDS = st.lists(st.sampled_from([DRAWN, CHOSEN]), min_size=1, max_size=2)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     seed=st.integers(0, 10_000),
     levels=st.lists(KINDS, min_size=1, max_size=2),

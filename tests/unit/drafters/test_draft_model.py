@@ -34,7 +34,7 @@ def same(a: Draft, b: Draft) -> bool:
     return (a.tokens, a.parents, a.q_row) == (b.tokens, b.parents, b.q_row) and q_same
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_c37_any_path_through_the_tree_may_be_taken(data: st.DataObject) -> None:
     """Main chain or sibling accepted, then another token, or text cut back: the next draft is a fresh one."""

@@ -28,7 +28,7 @@ def read(p: Pool, block: Block) -> list[float]:
     return p.keys[0, where, 0, 0].tolist()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_keep_leaves_exactly_the_path(data: st.DataObject) -> None:
     """Against a plain list, over several steps, with the sequence's pages in a row and scattered."""

@@ -79,14 +79,14 @@ EXACT = {dtype: tiny_model(3, dtype=dtype, layers=2) for dtype in (torch.float32
 
 
 @pytest.mark.parametrize("dtype", EXACT, ids=str)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(data=st.data())
 def test_exact_rows_are_bit_identical_in_any_company(dtype: torch.dtype, data: st.DataObject) -> None:
     check_any_company(EXACT[dtype], data, torch.get_num_threads, torch.set_num_threads, most=90)
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["quick", "exact"])
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_tree_rows_equal_the_chain_to_them(exact: bool, data: st.DataObject) -> None:
     def close(a: torch.Tensor, b: torch.Tensor) -> bool:

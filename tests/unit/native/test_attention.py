@@ -94,7 +94,7 @@ def pool(kv_heads: int, size: int, dtype: torch.dtype, seed: int) -> tuple[torch
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(heads=HEADS, size=SIZES, sequences=passes(), sharpness=st.sampled_from((0.1, 1.0, 30.0)))
 def test_rows_agree_with_float64(
     path: str,
@@ -117,7 +117,7 @@ def test_rows_agree_with_float64(
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(heads=HEADS, size=SIZES, sequences=passes(), data=st.data())
 def test_a_row_has_the_same_bits_alone(
     dtype: torch.dtype, heads: tuple[int, int], size: int, sequences: list[Sequence], data: st.DataObject

@@ -9,7 +9,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from taslak.core.noise import Stream, _state, gumbel
+from taslak.core.noise import Stream, address, gumbel
 from taslak.core.sampling import Distribution, Sampling, distribution
 from taslak.native import set_threads, threads
 from taslak.native.draw import draw_row, draw_support
@@ -25,7 +25,7 @@ def logits_of(seed: int, size: int, spread: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     size=st.integers(1, 3000),
     seed=st.integers(0, 2**31),
@@ -54,7 +54,7 @@ def test_a_row_gives_the_ids_that_the_distribution_gives(
     logits = logits_of(seed, size, spread)
     logits[[token for token in banned if token < size - 1]] = -math.inf
     p = distribution(logits, [0], (), 1, Sampling(temperature=temperature))
-    state = _state(key, stream, position)
+    state = address(key, stream, position)
     before = threads()
     set_threads(count)
     with on_path(path):
@@ -66,7 +66,7 @@ def test_a_row_gives_the_ids_that_the_distribution_gives(
 
 
 @pytest.mark.parametrize("path", PATHS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 2**31), key=KEYS, k=st.integers(1, 40), values=st.integers(1, 4))
 def test_ties_go_to_the_lower_id(path: str, seed: int, key: int, k: int, values: int) -> None:
     """Scores so large that noise vanishes in their rounding: whole groups are tied."""
@@ -75,11 +75,11 @@ def test_ties_go_to_the_lower_id(path: str, seed: int, key: int, k: int, values:
     z = -1e30 * torch.randint(0, values, (200,), generator=generator).double()
     p = Distribution(ids, z)
     with on_path(path):
-        assert draw_support(ids, z, _state(key, Stream.TOKEN, 3), k) == p.top(k, key, Stream.TOKEN, 3)
+        assert draw_support(ids, z, address(key, Stream.TOKEN, 3), k) == p.top(k, key, Stream.TOKEN, 3)
 
 
 @pytest.mark.parametrize("path", PATHS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seed=st.integers(0, 2**31), key=KEYS, spread=SPREADS, temperature=TEMPERATURES)
 @example(seed=0, key=0, spread=0.0, temperature=1.0)
 def test_large_vocabularies(path: str, seed: int, key: int, spread: float, temperature: float) -> None:
@@ -87,7 +87,7 @@ def test_large_vocabularies(path: str, seed: int, key: int, spread: float, tempe
     p = distribution(logits, [0], (), 1, Sampling(temperature=temperature))
     with on_path(path):
         for position in range(3):
-            state = _state(key, Stream.TOKEN, position)
+            state = address(key, Stream.TOKEN, position)
             assert draw_row(logits, temperature, state) == [p.draw(key, Stream.TOKEN, position)]
             assert draw_row(logits, temperature, state, 5) == p.top(5, key, Stream.TOKEN, position)
 
@@ -97,7 +97,7 @@ def test_extreme_noise_is_found() -> None:
     key, position = 12345, 7
     ids = torch.arange(4_000_000)
     g = gumbel(key, Stream.TOKEN, position, ids)
-    state = _state(key, Stream.TOKEN, position)
+    state = address(key, Stream.TOKEN, position)
     best = int(g.argmax())
     z = torch.zeros(ids.numel(), dtype=torch.float64)
     assert draw_support(ids, z, state, 50) == Distribution(ids, z).top(50, key, Stream.TOKEN, position)

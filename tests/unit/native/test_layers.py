@@ -91,14 +91,14 @@ def test_logits_agree_with_pytorch(path: str, kind: str, changes: dict[str, obje
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_rows_are_bit_identical_in_any_company(case: tuple[str, torch.dtype], data: st.DataObject) -> None:
     check_any_company(MODELS[case], data, threads, set_threads, most=150)
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_tree_rows_equal_the_chain_to_them(case: tuple[str, torch.dtype], data: st.DataObject) -> None:
     check_tree(MODELS[case], data, torch.equal, most=140, nodes=20)

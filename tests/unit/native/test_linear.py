@@ -116,7 +116,7 @@ def test_bfloat16_takes_any_k(n: int, k: int, path: str) -> None:
     assert bool(((linear(x, packed) - expected(x, packed)).abs() <= tolerance(x, packed)).all())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_a_rows_bits_depend_on_the_row_alone(data: st.DataObject) -> None:
     """Not on how many rows there are, its place, the others, threads, alignment or the path."""

@@ -29,7 +29,7 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tenso
     return x
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 40),
     width=st.one_of(st.integers(1, 100), st.sampled_from((576, 1536, 4096))),
@@ -54,7 +54,7 @@ def test_norm(rows: int, width: int, seed: int, scale: float, count: int) -> Non
             assert torch.equal(norm(x[row : row + 1].clone(), weight, 1e-5)[0], out[row]), path
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 40),
     heads=st.integers(1, 12),
