@@ -21,26 +21,41 @@ pytestmark = [
 ]
 
 
+TOKENS = 256
+
+
+@pytest.fixture(scope="module", params=["bfloat16", "int8", "int4"])
+def dtype(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.mark.parametrize("method", ["ngram", "suffix"])
 @pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
-def test_the_default_model_with_ngram_drafts(dtype: str, options: dict[str, Any]) -> None:
-    model = taslak.load(DEFAULT, dtype=dtype)
+def test_the_default_model_with_look_up(dtype: str, method: str, options: dict[str, Any]) -> None:
+    model = taslak.load(DEFAULT, method=method, dtype=dtype)
     assert (model.weights.dtype, model.weights.path) == (dtype, "native")
-    assert_identical(model, max_tokens=256, eos=None, **options)
+    assert_identical(model, **options)
 
 
-def test_the_qwen_pair_in_its_own_width() -> None:
-    model = taslak.load(QWEN, draft=QWEN_DRAFT, dtype="int4", gamma=4)
+@pytest.fixture(scope="module", params=["int8", "int4"])
+def pair(request: pytest.FixtureRequest) -> taslak.LanguageModel:
+    model = taslak.load(QWEN, draft=QWEN_DRAFT, dtype=request.param, draft_dtype=request.param, gamma=4)
     assert model.draft_weights is not None
-    assert model.draft_weights.dtype == "int4"
-    assert_identical(model, max_tokens=64, eos=None)
+    assert model.weights.dtype == model.draft_weights.dtype == request.param
+    return model
+
+
+@pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])
+def test_the_qwen_pair(pair: taslak.LanguageModel, options: dict[str, Any]) -> None:
+    assert_identical(pair, **options)
 
 
 def assert_identical(model: taslak.LanguageModel, **options: Any) -> None:
+    options = {"max_tokens": TOKENS, "eos": None, **options}
     plain = model.generate(EDIT, speculate=False, **options)
     drafted = model.generate(EDIT, **options)
     assert drafted.ids == plain.ids
-    assert len(plain.ids) == options["max_tokens"]
+    assert len(plain.ids) == TOKENS
     assert drafted.counts.accepted > 0
     assert drafted.counts.passes < plain.counts.passes
 
