@@ -50,7 +50,7 @@ def generate(
     method: Annotated[
         str | None,
         typer.Option(
-            help="ngram, suffix, draft-model, fallback, medusa, eagle or eagle3. Default: what --draft names, "
+            help="ngram, suffix, draft-model, fallback, medusa, eagle or eagle3. Default: what --draft is, "
             "else ngram.",
             metavar="NAME",
             rich_help_panel=DRAFTING,
