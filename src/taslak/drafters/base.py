@@ -15,7 +15,8 @@ from torch import Tensor
 from taslak.core.draft import Draft
 from taslak.core.noise import Stream
 from taslak.core.sampling import Distribution, Sampling, distribution
-from taslak.errors import OptionError
+from taslak.drafters.formats import Head
+from taslak.errors import CheckpointError, OptionError
 from taslak.models.cache import Block
 from taslak.models.target import Target
 from taslak.native import row_draw
@@ -123,7 +124,16 @@ class Drafter(Protocol):
         ...
 
 
+def common_prefix(known: Sequence[int], tokens: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    short = min(len(known), len(tokens))
+    if known[:short] == tokens[:short]:
+        return short
+    return next(i for i in range(short) if known[i] != tokens[i])
+
+
 LOOKUPS = ("ngram", "suffix")
+TREES = ("static", "dynamic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +141,19 @@ class DrafterOptions:
     """Settings of the drafters; each reads its own.
 
     draft:      the draft model (draft-model, fallback)
-    branch:     children a node (1 = linear)
+    head:       the trained head (medusa, eagle, eagle3, early-exit)
+    branch:     children an expanded node (1 = linear)
+    tree:       which tree a head drafts where branch > 1: "static", its shape fixed beforehand and its
+                children drawn, or "dynamic", grown and re-ranked by joint confidence
     lookup:     which look-up `fallback` tries first: "ngram" or "suffix"
     ngram_max:  longest suffix the n-gram drafter looks for
     ngram_min:  shortest one
     """
 
     draft: Target | None = None
+    head: Head | None = None
     branch: int = 1
+    tree: str = "dynamic"
     lookup: str = "ngram"
     ngram_max: int = 8
     ngram_min: int = 1
@@ -146,6 +161,8 @@ class DrafterOptions:
     def __post_init__(self) -> None:
         if not 1 <= self.branch <= 8:
             raise OptionError(f"branch is {self.branch}; expected 1 to 8")
+        if self.tree not in TREES:
+            raise OptionError(f"tree is {self.tree!r}; expected one of {', '.join(TREES)}")
         if self.lookup not in LOOKUPS:
             raise OptionError(f"lookup is {self.lookup!r}; expected one of {', '.join(LOOKUPS)}")
         if not 1 <= self.ngram_min <= self.ngram_max:
@@ -162,14 +179,18 @@ class Method:
     """A registered way to draft, and which settings mean anything to it: others are refused, not ignored.
 
     needs_draft:  it drafts with a second model
-    trees:        it can propose several children a node (`branch`)
+    needs_head:   it drafts with a head of the kind of its name
+    trees:        it can propose several children a node (`branch`, `nodes`)
+    shapes:       it can shape its tree in more than one way (`tree`)
     confident:    it estimates how likely its tokens are (`stop_below`)
     looks_up:     it looks up before it drafts (`lookup`)
     """
 
     factory: Factory
     needs_draft: bool = False
+    needs_head: bool = False
     trees: bool = True
+    shapes: bool = False
     confident: bool = True
     looks_up: bool = False
 
@@ -198,3 +219,39 @@ def method(name: str) -> Method:
 def build(name: str, target: Target, options: DrafterOptions) -> Drafter:
     """The drafter of this name. Raises OptionError for an unknown name or missing options."""
     return method(name).factory(target, options)
+
+
+def needed_head(kind: str, target: Target, options: DrafterOptions) -> Head:
+    """The head a method of its kind drafts with. Raises OptionError without one or for one of another kind,
+    CheckpointError for one made for another target."""
+    head = options.head
+    if head is None:
+        raise OptionError(f"method {kind} needs a {kind} head; name its folder with --draft")
+    if head.kind != kind:
+        raise OptionError(f"method {kind} needs a {kind} head and got one of kind {head.kind}")
+    made_for = head.target
+    for what, has, fits in (
+        ("hidden size", made_for.hidden_size, made_for.hidden_size == target.hidden_size),
+        (
+            "vocabulary",
+            made_for.vocab_size,
+            target.vocab_size <= made_for.vocab_size <= target.padded_vocab_size,
+        ),
+        ("layers", made_for.layers, made_for.layers in (None, target.layers)),
+    ):
+        if not fits:
+            own = {
+                "hidden size": target.hidden_size,
+                "vocabulary": target.vocab_size,
+                "layers": target.layers,
+            }[what]
+            raise CheckpointError(
+                f"the {kind} head was made for {made_for.name}: its {what} is {has}, the target's is {own}; "
+                "use a head trained for this target"
+            )
+    if head.draft_ids is not None and int(head.draft_ids[-1]) >= target.vocab_size:
+        raise CheckpointError(
+            f"the {kind} head drafts token {int(head.draft_ids[-1])}, which the target's vocabulary of "
+            f"{target.vocab_size} lacks; use a head trained for this target"
+        )
+    return head
