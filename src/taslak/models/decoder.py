@@ -5,7 +5,7 @@ Knows nothing about files, text or drafts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -132,6 +132,12 @@ class Decoder:
         if last < self.layers:
             return Output(x.new_empty((0, self.vocab_size)).float(), features)
         return self._finish(x, batch, features, FINAL_NORM in capture)
+
+    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        return self._layers.norm(x, weight)
+
+    def head(self, ids: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        return self._layers.logits if ids is None else self._layers.head_rows(ids)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         """Int64[R] -> [R, H]."""

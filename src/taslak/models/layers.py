@@ -6,7 +6,7 @@ tokens, drafts or features.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -72,12 +72,16 @@ class Layers(Protocol):
         """
         ...
 
-    def norm(self, x: Tensor) -> Tensor:
-        """The norm after the last layer. [R, H] -> [R, H]."""
+    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The norm after the last layer, its weight or another. x: [R, H], weight: [H] -> [R, H]."""
         ...
 
     def logits(self, x: Tensor) -> Tensor:
         """The head. x: normed [R, H] -> Float32[R, V]."""
+        ...
+
+    def head_rows(self, ids: Tensor) -> Callable[[Tensor], Tensor]:
+        """The head's rows `ids`, copied. Int64[n] -> (normed [R, H] -> Float32[R, n])."""
         ...
 
 
@@ -162,8 +166,13 @@ class TorchLayers:
         h = ops.gate(ops.linear(h, w.gate, w.gate_bias), ops.linear(h, w.up, w.up_bias))  # [R, I]
         return x + ops.linear(h, w.down, w.down_bias)
 
-    def norm(self, x: Tensor) -> Tensor:
-        return self._ops.norm(x, self._final_norm, self._config.norm_eps)
+    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        weight = self._final_norm if weight is None else weight.to(x.dtype)
+        return self._ops.norm(x, weight, self._config.norm_eps)
 
     def logits(self, x: Tensor) -> Tensor:
         return self._ops.linear(x, self._head, None).float()
+
+    def head_rows(self, ids: Tensor) -> Callable[[Tensor], Tensor]:
+        rows = self._head[ids]
+        return lambda x: self._ops.linear(x, rows, None).float()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -107,16 +107,21 @@ class NativeLayers:
         )
         return x, captured
 
-    def norm(self, x: Tensor) -> Tensor:
+    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
         x = check("x", x, (None, self._config.hidden_size), torch.float32).contiguous()
         out = torch.empty_like(x)
         rows, width = x.shape
-        weight, eps = address(self._final_norm), self._config.norm_eps
-        _native.rms_norm(address(x), weight, eps, rows, width, address(out))
+        weight = self._final_norm if weight is None else check("weight", weight, (width,)).float().contiguous()
+        _native.rms_norm(address(x), address(weight), self._config.norm_eps, rows, width, address(out))
         return out
 
     def logits(self, x: Tensor) -> Tensor:
         return linear(x.contiguous(), self._head)
+
+    def head_rows(self, ids: Tensor) -> Callable[[Tensor], Tensor]:
+        wide = self._head.rows(ids)  # [n, H]
+        rows = Packed.bfloat16(wide) if self._head.kind == "bfloat16" else Packed.int8(wide)
+        return lambda x: linear(x.contiguous(), rows)
 
 
 def pack_weights(

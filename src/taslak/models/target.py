@@ -6,7 +6,7 @@ committed prefix and to its own ancestors, nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -97,5 +97,17 @@ class Target(Protocol):
 
         With b < the number of layers there are no logits: logits is [0, V] and the hidden state is read
         as a feature. Features: "embedding", "layer.i" (output of layer i), "final_norm".
+        """
+        ...
+
+    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        """RMSNorm with the weight of the last norm, or with another Float[H]. x: Float[R, H] -> [R, H]."""
+        ...
+
+    def head(self, ids: Tensor | None = None) -> Callable[[Tensor], Tensor]:
+        """The lm_head, or its rows `ids` alone, as a function: normed Float[R, H] -> Float32[R, V or n].
+
+        ids: Int64[n], distinct and below `vocab_size`. The rows are copied, once, and what is copied of
+        4-bit and 8-bit weights has 8 bits: fit to draft with, not to decide.
         """
         ...
