@@ -111,7 +111,8 @@ class NativeLayers:
         x = check("x", x, (None, self._config.hidden_size), torch.float32).contiguous()
         out = torch.empty_like(x)
         rows, width = x.shape
-        weight = self._final_norm if weight is None else check("weight", weight, (width,)).float().contiguous()
+        given = self._final_norm if weight is None else check("weight", weight, (width,))
+        weight = given.float().contiguous()
         _native.rms_norm(address(x), address(weight), self._config.norm_eps, rows, width, address(out))
         return out
 
