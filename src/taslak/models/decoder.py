@@ -91,6 +91,7 @@ class Decoder:
             ops = Reference(self.device) if exact else Quick(dtype, self.device)
             self._layers = TorchLayers(config, tensors, rows, self.pool, ops)
         self._rope = Rope(config.rope, config.head_size, self._layers.dtype, self.device)
+        self.hidden_dtype = self._layers.dtype
         self.width_invariant = self._layers.width_invariant
 
     def allocate(self, positions: int) -> Block:

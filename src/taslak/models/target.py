@@ -81,6 +81,8 @@ class Target(Protocol):
     device: torch.device
     dtype: torch.dtype
     """Of weights and cache; logits are always float32."""
+    hidden_dtype: torch.dtype
+    """Of hidden states: of features, and of what `norm` and `head` take."""
     cache_limit: int | None
     """Most cache positions all sequences together may have, None = as many as memory gives."""
     width_invariant: bool
