@@ -1,11 +1,11 @@
 """The target's own first layers draft: early exit, or self-speculation.
 
-Draft & Verify (Zhang et al. 2023), LayerSkip (Elhoushi et al. 2024), Kangaroo (Liu et al. 2024). After the first
-E layers a small exit (a low-rank adapter and a norm) hands the hidden state to the target's lm_head. What these
-layers computed for drafted rows, K/V and hidden states, is work of the verifying pass itself: it is handed over
-in `Draft.partial`, and the pass runs only the upper layers of these rows.
+Draft & Verify (Zhang et al. 2023), LayerSkip (Elhoushi et al. 2024), Kangaroo (Liu et al. 2024). After the
+first E layers a small exit (a low-rank adapter and a norm) hands the hidden state to the target's lm_head. What
+these layers computed for drafted rows, K/V and hidden states, is work of the verifying pass itself: it is
+handed over in `Draft.partial`, and the pass runs only the upper layers of these rows.
 
-Cost of a drafted token: E / L of a pass over one row, and the lm_head, or as many rows of it as the exit has a
+Cost of a drafted token: E / L of a pass over one row, and the lm_head, or those rows of it that are the exit's
 vocabulary. No memory of its own.
 """
 
@@ -127,7 +127,7 @@ class EarlyExit:
         return whole.index_copy_(1, self._ids, logits)
 
     def _finish(self, g: _Growing) -> Draft:
-        """The draft, and the work done for the root and the nodes that were expanded; the others have none."""
+        """The draft, with the work done for the root and the expanded nodes; there is none for the others."""
         g.comb.view.state = bool(g.comb.tokens)  # a draft to be judged
         done = torch.stack(g.hidden)  # [rows, H]
         hidden = F.pad(done, (0, 0, 0, 1 + len(g.comb.tokens) - len(done)))  # [1 + N, H]
@@ -137,27 +137,23 @@ class EarlyExit:
 def _check_layer(layer: int, layers: int) -> None:
     if not 1 <= layer < layers:
         raise OptionError(
-            f"exit_layer is {layer}; expected 1 to {layers - 1}: of the model's {layers} layers the first so many "
-            "draft, and at least one more has to check"
+            f"exit_layer is {layer}; expected 1 to {layers - 1}: so many of the model's {layers} layers draft, and "
+            "the others check"
         )
 
 
 def _watch(exit_: Exit, layers: int) -> Watch:
     """A draft's first token costs E / L of a pass and saves at most one: less often right, it can't pay."""
-    advice = "Try a later --exit-layer, or another method."
-    if exit_.norm is None:
-        advice = (
-            f"An exit that was never trained is rarely right: train one, or {advice[0].lower()}{advice[1:]}"
-        )
+    advice = "Train an exit: without training it is rarely right." if exit_.norm is None else "Exit later."
     return Watch(f"early exit after {exit_.layer} of {layers} layers", exit_.layer / layers, advice)
+
+
+def default_layer(layers: int) -> int:
+    """Where to leave a model of so many layers whose exit was never trained."""
+    return max(1, layers * 4 // 5)
 
 
 @register("early-exit", exits=True)
 def _build(target: Target, options: DrafterOptions) -> EarlyExit:
     layer = default_layer(target.layers) if options.exit_layer is None else options.exit_layer
     return EarlyExit(target, Exit(layer), options.branch)
-
-
-def default_layer(layers: int) -> int:
-    """Where to leave a model of so many layers whose exit was never trained."""
-    return max(1, layers * 4 // 5)
