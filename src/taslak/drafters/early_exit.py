@@ -1,12 +1,12 @@
 """The target's own first layers draft: early exit, or self-speculation.
 
 Draft & Verify (Zhang et al. 2023), LayerSkip (Elhoushi et al. 2024), Kangaroo (Liu et al. 2024). After the
-first E layers a small exit (a low-rank adapter and a norm) hands the hidden state to the target's lm_head. What
-these layers computed for drafted rows, K/V and hidden states, is work of the verifying pass itself: it is
+first E layers a small exit (a low-rank adapter and a norm) hands the hidden state to the target's lm_head.
+What these layers computed for drafted rows, K/V and hidden states, is work of the verifying pass itself: it is
 handed over in `Draft.partial`, and the pass runs only the upper layers of these rows.
 
-Cost of a drafted token: E / L of a pass over one row, and the lm_head, or those rows of it that are the exit's
-vocabulary. No memory of its own.
+Cost of a drafted token: E / L of a pass over one row, and the lm_head, or those rows of it that are the
+exit's own vocabulary. No memory of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from torch import Tensor
 from taslak.core.draft import EMPTY, Draft, Partial
 from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, register
 from taslak.drafters.comb import Comb
+from taslak.drafters.formats import ExitConfig, Head
 from taslak.drafters.watch import Watch
 from taslak.errors import OptionError
 from taslak.models.cache import Block
@@ -42,6 +43,14 @@ class Exit:
     down: Tensor | None = None
     up: Tensor | None = None
     ids: Tensor | None = None
+
+    @classmethod
+    def of(cls, head: Head) -> Exit:
+        """The exit that a trained head holds. Raises OptionError for a head of another kind."""
+        if not isinstance(head.config, ExitConfig):
+            raise OptionError(f"the head is for method {head.kind}; early-exit can't draft with it")
+        down, up = (head.tensors.get(f"adapter.{name}.weight") for name in ("down", "up"))
+        return cls(head.config.exit_layer, head.tensors["norm.weight"], down, up, head.draft_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,8 +146,8 @@ class EarlyExit:
 def _check_layer(layer: int, layers: int) -> None:
     if not 1 <= layer < layers:
         raise OptionError(
-            f"exit_layer is {layer}; expected 1 to {layers - 1}: so many of the model's {layers} layers draft, and "
-            "the others check"
+            f"exit_layer is {layer}; expected 1 to {layers - 1}: so many of the model's {layers} layers draft, "
+            "and the others check"
         )
 
 
@@ -155,5 +164,15 @@ def default_layer(layers: int) -> int:
 
 @register("early-exit", exits=True)
 def _build(target: Target, options: DrafterOptions) -> EarlyExit:
-    layer = default_layer(target.layers) if options.exit_layer is None else options.exit_layer
-    return EarlyExit(target, Exit(layer), options.branch)
+    """Raises OptionError for a head that stops at another layer than `exit_layer` says."""
+    layer = options.exit_layer
+    if options.head is None:
+        return EarlyExit(
+            target, Exit(default_layer(target.layers) if layer is None else layer), options.branch
+        )
+    exit_ = Exit.of(options.head)
+    if layer not in (None, exit_.layer):
+        raise OptionError(
+            f"exit_layer is {layer}, and the head was trained for {exit_.layer}; leave exit_layer out"
+        )
+    return EarlyExit(target, exit_, options.branch)
