@@ -2,8 +2,8 @@
 
 Draft & Verify (Zhang et al. 2023), LayerSkip (Elhoushi et al. 2024), Kangaroo (Liu et al. 2024). After the
 first E layers a small exit (a low-rank adapter and a norm) hands the hidden state to the target's lm_head.
-What these layers computed for drafted rows, K/V and hidden states, is work of the verifying pass itself: it is
-handed over in `Draft.partial`, and the pass runs only the upper layers of these rows.
+What these layers computed for drafted rows, K/V and hidden states, is work of the verifying pass itself: it
+is handed over in `Draft.partial`, and the pass runs only the upper layers of these rows.
 
 Cost of a drafted token: E / L of a pass over one row, and the lm_head, or those rows of it that are the
 exit's own vocabulary. No memory of its own.
@@ -146,8 +146,8 @@ class EarlyExit:
 def _check_layer(layer: int, layers: int) -> None:
     if not 1 <= layer < layers:
         raise OptionError(
-            f"exit_layer is {layer}; expected 1 to {layers - 1}: so many of the model's {layers} layers draft, "
-            "and the others check"
+            f"exit_layer is {layer}; expected 1 to {layers - 1}: so many of the model's {layers} layers "
+            "draft, and the others check"
         )
 
 
