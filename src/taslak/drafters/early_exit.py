@@ -144,6 +144,8 @@ class EarlyExit:
 
 
 def _check_layer(layer: int, layers: int) -> None:
+    if layers < 2:
+        raise OptionError("the model has one layer: none could check what it drafts; use another method")
     if not 1 <= layer < layers:
         raise OptionError(
             f"exit_layer is {layer}; expected 1 to {layers - 1}: so many of the model's {layers} layers "
