@@ -1,20 +1,22 @@
 """A second, smaller model with the same tokenizer drafts (Leviathan et al. 2023, Chen et al. 2023).
 
-Linear, or with `branch` > 1 a comb.
+Linear, or with `branch` > 1 a comb: the first child of each node is expanded, its siblings are leaves. All
+drawn children are kept, so the tree's shape never depends on what was drawn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from taslak.core.draft import EMPTY, Draft
-from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, register
-from taslak.drafters.comb import Comb
-from taslak.errors import OptionError
+from taslak.core.draft import EMPTY, ONE_HOT, ROOT, Draft
+from taslak.core.sampling import Distribution, distribution
+from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, common_prefix, register
+from taslak.errors import OptionError, SamplingError
 from taslak.models.cache import Block
 from taslak.models.target import Target, chain_rows
 
@@ -30,17 +32,43 @@ class _State:
     tokens: list[int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Growing:
-    """A draft under construction, and what the draft model knows of its sequence."""
+    """A draft under construction."""
 
-    comb: Comb
+    view: View
+    budget: Budget
     state: _State
+    branch: list[int] = field(default_factory=list)
+    """The expanded chain."""
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    q: list[Tensor] = field(default_factory=list)
+    q_row: list[int] = field(default_factory=list)
+    confidence: list[float] = field(default_factory=list)
+    tip: int = ROOT
+    """The node to expand next."""
+    joint: float = 1.0
+    stuck: bool = False
+    """The draft model left nothing to choose from."""
 
     @property
-    def text(self) -> list[int]:
-        """The committed tokens."""
-        return self.comb.view.tokens
+    def done(self) -> bool:
+        return (
+            self.stuck
+            or len(self.branch) >= self.budget.depth
+            or len(self.tokens) >= self.budget.nodes
+            or self.joint < self.budget.stop_below
+        )
+
+    def draft(self) -> Draft:
+        return Draft(
+            tokens=tuple(self.tokens),
+            parents=tuple(self.parents),
+            q=torch.stack(self.q) if self.q else None,
+            q_row=tuple(self.q_row) if self.q else (),
+            confidence=tuple(self.confidence),
+        )
 
 
 class DraftModel:
@@ -61,23 +89,23 @@ class DraftModel:
             logits = self._catch_up(active)  # [n, V]
             while True:
                 for g, row in zip(active, logits, strict=True):
-                    g.comb.expand(row, self._branch, self._vocab_size)
-                keep = [g for g in active if not g.comb.done]
+                    self._expand(g, row)
+                keep = [g for g in active if not g.done]
                 if not keep:
                     break
                 active = keep
-                batch = [chain_rows(g.state.cache, [g.comb.branch[-1]], 1) for g in active]
+                batch = [chain_rows(g.state.cache, [g.branch[-1]], 1) for g in active]
                 logits = self._model.forward(batch).logits
                 for g in active:
                     g.state.cache.keep([0])
-                    g.state.tokens.append(g.comb.branch[-1])
-        return [EMPTY if g is None else g.comb.draft() for g in growing]
+                    g.state.tokens.append(g.branch[-1])
+        return [EMPTY if g is None else g.draft() for g in growing]
 
     def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
         """Nothing to learn: the next `propose` sees the committed tokens."""
 
     def lag(self, view: View) -> int:
-        return len(view.tokens) - (0 if view.state is None else _common(view.state.tokens, view.tokens))
+        return len(view.tokens) - (0 if view.state is None else common_prefix(view.state.tokens, view.tokens))
 
     def forget(self, view: View) -> None:
         if view.state is not None:
@@ -93,13 +121,13 @@ class DraftModel:
         state: _State = view.state or _State(self._model.allocate(0), [])
         view.state = state
         # the last committed token is always run again: its logits are what the draft starts from
-        known = min(_common(state.tokens, view.tokens), len(view.tokens) - 1)
+        known = min(common_prefix(state.tokens, view.tokens), len(view.tokens) - 1)
         if max(view.tokens[known:]) >= self._model.vocab_size:
             return None
         state.cache.crop(known)
         del state.tokens[known:]
         state.cache.reserve(len(view.tokens) + depth)
-        return _Growing(Comb(view, replace(budget, depth=depth)), state)
+        return _Growing(view, replace(budget, depth=depth), state)
 
     def _catch_up(self, active: Sequence[_Growing]) -> Tensor:
         """Run the committed tokens the cache lacks; logits after the last one. -> Float[n, V]."""
@@ -109,9 +137,9 @@ class DraftModel:
             room = _CHUNK
             for i, g in enumerate(active):
                 known = len(g.state.tokens)
-                chunk = g.text[known : known + max(room, 1)]
-                if last[i] is None and (room > 0 or len(g.text) - known == 1):
-                    ends = known + len(chunk) == len(g.text)
+                chunk = g.view.tokens[known : known + max(room, 1)]
+                if last[i] is None and (room > 0 or len(g.view.tokens) - known == 1):
+                    ends = known + len(chunk) == len(g.view.tokens)
                     batch.append(chain_rows(g.state.cache, chunk, int(ends)))
                     who.append((i, chunk, ends))
                     room -= len(chunk)
@@ -125,13 +153,45 @@ class DraftModel:
                     row += 1
         return torch.stack([row for row in last if row is not None])
 
+    def _expand(self, g: _Growing, logits: Tensor) -> None:
+        """Draw the children of the tip and move on to the first. logits: [V]."""
+        view = g.view
+        row = logits[: self._vocab_size]
+        row = F.pad(row, (0, self._vocab_size - row.numel()), value=-torch.inf)
+        try:
+            dist = distribution(row, view.tokens, g.branch, view.prompt_length, view.sampling)
+        except SamplingError:  # expanding no further is always allowed; other sequences go on
+            g.stuck = True
+            return
+        position = view.position + len(g.branch)
+        width = min(self._branch, g.budget.nodes - len(g.tokens))
+        if view.sampling.greedy:
+            children = _best(row, dist, width)
+            drawn = False
+        else:
+            drawn = view.exact_q
+            dist = dist.storable() if drawn else dist
+            children = dist.top(width, view.key, view.stream, position)
+        if drawn:
+            g.q.append(dist.probabilities(self._vocab_size).float())
+        likely = torch.softmax(row[None], dim=-1)[0]
+        first = len(g.tokens)
+        for child in children:
+            g.tokens.append(child)
+            g.parents.append(g.tip)
+            g.q_row.append(len(g.q) - 1 if drawn else ONE_HOT)
+            g.confidence.append(g.joint * float(likely[child]))
+        g.tip, g.joint = first, g.confidence[first]
+        g.branch.append(children[0])
 
-def _common(known: Sequence[int], tokens: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    short = min(len(known), len(tokens))
-    if known[:short] == tokens[:short]:
-        return short
-    return next(i for i in range(short) if known[i] != tokens[i])
+
+def _best(row: Tensor, dist: Distribution, width: int) -> list[int]:
+    """The greedy choice, then the next largest logits as its siblings (one-hot: they are not drawn)."""
+    chosen = int(dist.ids[0])
+    if width == 1:
+        return [chosen]
+    runners_up = [int(i) for i in torch.topk(row, min(width, row.numel())).indices if int(i) != chosen]
+    return [chosen, *runners_up[: width - 1]]
 
 
 @register("draft-model", needs_draft=True)

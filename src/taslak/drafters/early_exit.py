@@ -5,28 +5,30 @@ first E layers a small exit (a low-rank adapter and a norm) hands the hidden sta
 What these layers computed for drafted rows, K/V and hidden states, is work of the verifying pass itself: it
 is handed over in `Draft.partial`, and the pass runs only the upper layers of these rows.
 
-Cost of a drafted token: E / L of a pass over one row, and the lm_head, or those rows of it that are the
-exit's own vocabulary. No memory of its own.
+Cost of a level of a draft: E / L of a pass over its expanded nodes, and the lm_head, or those rows of it that
+are the exit's own vocabulary. No memory of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from taslak.core.draft import EMPTY, Draft, Partial
-from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, register
-from taslak.drafters.comb import Comb
+from taslak.core.draft import EMPTY, ROOT, Draft, Partial
+from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, needed_head, register
+from taslak.drafters.choice import Chooser
 from taslak.drafters.formats import ExitConfig, Head
+from taslak.drafters.tree import Frontier, Tree, grow
 from taslak.drafters.watch import Watch
 from taslak.errors import OptionError
 from taslak.models.cache import Block
 from taslak.models.decoder import layer_feature
-from taslak.models.target import Target, chain_rows
+from taslak.models.target import PREFIX, Rows, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,63 +48,92 @@ class Exit:
 
     @classmethod
     def of(cls, head: Head) -> Exit:
-        """The exit that a trained head holds. Raises OptionError for a head of another kind."""
-        if not isinstance(head.config, ExitConfig):
-            raise OptionError(f"the head is for method {head.kind}; early-exit can't draft with it")
+        """The exit that a head of kind "early-exit" holds."""
+        assert isinstance(head.config, ExitConfig)
         down, up = (head.tensors.get(f"adapter.{name}.weight") for name in ("down", "up"))
         return cls(head.config.exit_layer, head.tensors["norm.weight"], down, up, head.draft_ids)
 
 
 @dataclass(frozen=True, slots=True)
 class _Growing:
-    """A draft under construction. `hidden`: Float[H] of the root and of each node expanded so far."""
+    """A draft under construction in the target's cache.
 
-    comb: Comb
+    ran:     node of the draft -> its node in the cache, and its row in the pass; the root is the first
+    hidden:  Float[H] of each of them, in this order
+    """
+
+    tree: Tree
     cache: Block
+    ran: dict[int, int] = field(default_factory=dict)
     hidden: list[Tensor] = field(default_factory=list)
 
-    @property
-    def tip(self) -> int:
-        """The token to run next."""
-        return self.comb.branch[-1] if self.comb.branch else self.comb.view.tokens[-1]
+    def rows(self, expanded: Sequence[int]) -> Rows:
+        """The rows to run for the logits below these nodes, all of one level. Earlier siblings come along:
+        the rows that were run lead the draft, and siblings stay in their order."""
+        tree, first = self.tree, len(self.ran)
+        wanted = {tree.parents[node]: node for node in expanded if node != ROOT}  # the last of each parent
+        nodes = (
+            [ROOT]
+            if ROOT in expanded
+            else [node for node in range(len(tree.tokens)) if node <= wanted.get(tree.parents[node], ROOT)]
+        )
+        self.ran.update((node, first + i) for i, node in enumerate(nodes))
+        tokens = [tree.view.tokens[-1] if node == ROOT else tree.tokens[node] for node in nodes]
+        parents = [PREFIX if node == ROOT else self.ran[tree.parents[node]] for node in nodes]
+        return Rows(self.cache, tokens, parents, first=first, wanted=0)
+
+    def draft(self, layer: int) -> Draft:
+        """What grew, the nodes that were run first, and their work; the others have none."""
+        grown = self.tree.draft()
+        order = [node for node in self.ran if node != ROOT]
+        order += [node for node in range(len(grown)) if node not in self.ran]
+        done = torch.stack(self.hidden)  # [rows, H]
+        hidden = F.pad(done, (0, 0, 0, 1 + len(grown) - len(done)))  # [1 + N, H]
+        place = {ROOT: ROOT, **{node: i for i, node in enumerate(order)}}
+        return replace(
+            grown,
+            tokens=tuple(grown.tokens[node] for node in order),
+            parents=tuple(place[grown.parents[node]] for node in order),
+            q_row=tuple(grown.q_row[node] for node in order) if grown.q_row else (),
+            confidence=None if grown.confidence is None else tuple(grown.confidence[node] for node in order),
+            partial=Partial(layer, hidden, rows=len(done)),
+        )
 
 
 class EarlyExit:
     """Runs its rows in the target's own cache, as nodes behind the committed tokens.
 
     It can only follow a cache that holds every committed token but the last: while a prompt is being taken in
-    it drafts nothing.
+    it drafts nothing. Its trees are static: a node once run stays in the draft.
     """
 
     def __init__(self, target: Target, exit_: Exit, branch: int = 1) -> None:
         """Raises OptionError for an exit that has no layer of the target before it, or none behind it."""
         _check_layer(exit_.layer, target.layers)
+        kernels = target.kernels
         self.needs = Needs(exit_layer=exit_.layer)
         self._target = target
+        self._kernels = kernels
         self._layer = exit_.layer
         self._feature = layer_feature(exit_.layer - 1)
         self._branch = branch
-        self._norm, self._down, self._up = (
-            None if weight is None else weight.to(target.device, target.hidden_dtype)
-            for weight in (exit_.norm, exit_.down, exit_.up)
-        )
-        self._ids = None if exit_.ids is None else exit_.ids.to(target.device)
-        self._head = target.head(self._ids)
+        self._norm = None if exit_.norm is None else kernels.vector(exit_.norm)
+        self._down, self._up = (None if w is None else kernels.pack(w) for w in (exit_.down, exit_.up))
+        ids = None if exit_.ids is None else exit_.ids.to(target.device)
+        self._head = None if ids is None else kernels.pack(target.unembedding(ids))
+        self._chooser = Chooser(target.vocab_size, ids)
         self._watch = _watch(exit_, target.layers)
 
     @torch.inference_mode()
     def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
         growing = [self._start(view, budget) for view, budget in zip(views, budgets, strict=True)]
         active = [g for g in growing if g is not None]
-        while active:
-            batch = [chain_rows(g.cache, [g.tip], 0) for g in active]
-            output = self._target.forward(batch, (0, self._layer), (self._feature,))
-            hidden = output.features[self._feature].clone()  # [n, H]; they are handed over after other passes
-            for g, h, row in zip(active, hidden, self._logits(hidden), strict=True):
-                g.hidden.append(h)
-                g.comb.expand(row, self._branch, self._target.vocab_size)
-            active = [g for g in active if not g.comb.done]
-        return [EMPTY if g is None else self._finish(g) for g in growing]
+        if active:
+            grow([g.tree for g in active], self._chooser, lambda frontier: self._expand(active, frontier))
+        drafts = [EMPTY if g is None else g.draft(self._layer) for g in growing]
+        for view, draft in zip(views, drafts, strict=True):
+            view.state = len(draft) > 0  # whether the next pass judges it
+        return drafts
 
     def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
         """Counts how often it was right; there is nothing to learn from it."""
@@ -123,24 +154,31 @@ class EarlyExit:
         if cache is None or cache.length != len(view.tokens) - 1 or min(budget.depth, budget.nodes) <= 0:
             return None
         cache.crop(cache.length)  # nodes of a draft that was never verified
-        return _Growing(Comb(view, budget), cache)
+        return _Growing(Tree(view, budget, self._branch, dynamic=False), cache)
+
+    def _expand(self, growing: Sequence[_Growing], frontier: Frontier) -> tuple[Tensor, Sequence[int]]:
+        """See `grow`. The frontier is in the order of the trees."""
+        batch = [
+            growing[i].rows([node for _, node in level]) for i, level in groupby(frontier, lambda at: at[0])
+        ]
+        output = self._target.forward(batch, (0, self._layer), (self._feature,))
+        hidden = output.features[self._feature].clone()  # [R, H]; handed over after other passes
+        row = 0
+        for i, _ in groupby(frontier, lambda at: at[0]):
+            g = growing[i]
+            new = len(g.ran) - len(g.hidden)
+            g.hidden.extend(hidden[row : row + new])
+            row += new
+        expanded = torch.stack([growing[i].hidden[growing[i].ran[node]] for i, node in frontier])
+        return self._logits(expanded), range(len(frontier))
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """[n, H] -> Float32[n, V]; −inf for tokens it can't propose."""
+        """[n, H] -> Float32[n, V or Vd]."""
+        linear = self._kernels.linear
         if self._down is not None and self._up is not None:
-            hidden = hidden + F.linear(F.linear(hidden, self._down), self._up)
-        logits = self._head(self._target.norm(hidden, self._norm))  # [n, V or Vd]
-        if self._ids is None:
-            return logits
-        whole = logits.new_full((logits.shape[0], self._target.vocab_size), -torch.inf)
-        return whole.index_copy_(1, self._ids, logits)
-
-    def _finish(self, g: _Growing) -> Draft:
-        """The draft, with the work done for the root and the expanded nodes; there is none for the others."""
-        g.comb.view.state = bool(g.comb.tokens)  # a draft to be judged
-        done = torch.stack(g.hidden)  # [rows, H]
-        hidden = F.pad(done, (0, 0, 0, 1 + len(g.comb.tokens) - len(done)))  # [1 + N, H]
-        return g.comb.draft_chain_first(Partial(self._layer, hidden, rows=len(done)))
+            hidden = hidden + linear(linear(hidden, self._down), self._up)
+        hidden = self._target.norm(hidden, self._norm)
+        return self._target.logits(hidden) if self._head is None else linear(hidden, self._head).float()
 
 
 def _check_layer(layer: int, layers: int) -> None:
@@ -172,7 +210,7 @@ def _build(target: Target, options: DrafterOptions) -> EarlyExit:
         return EarlyExit(
             target, Exit(default_layer(target.layers) if layer is None else layer), options.branch
         )
-    exit_ = Exit.of(options.head)
+    exit_ = Exit.of(needed_head("early-exit", target, options))
     if layer not in (None, exit_.layer):
         raise OptionError(
             f"exit_layer is {layer}, and the head was trained for {exit_.layer}; leave exit_layer out"

@@ -6,7 +6,7 @@ committed prefix and to its own ancestors, nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from taslak.models.cache import Block
+from taslak.models.kernels import Kernels
 
 PREFIX = -1
 """As a row's parent: the row follows the committed prefix directly."""
@@ -74,6 +75,8 @@ class Target(Protocol):
 
     vocab_size: int
     """Token ids a draw may give; padding rows of the lm_head are not among them."""
+    padded_vocab_size: int
+    """The same with the padding rows."""
     context: int
     """Most positions a sequence may have."""
     layers: int
@@ -81,12 +84,12 @@ class Target(Protocol):
     device: torch.device
     dtype: torch.dtype
     """Of weights and cache; logits are always float32."""
-    hidden_dtype: torch.dtype
-    """Of hidden states: of features, and of what `norm` and `head` take."""
     cache_limit: int | None
     """Most cache positions all sequences together may have, None = as many as memory gives."""
     width_invariant: bool
     """Whether a row's bits don't depend on the rows beside it (docs/architecture.md)."""
+    kernels: Kernels
+    """What a network that drafts from this model's hidden states computes with."""
 
     def allocate(self, positions: int) -> Block:
         """A cache for one sequence with room for this many positions. Raises MemoryLimitError."""
@@ -102,14 +105,19 @@ class Target(Protocol):
         """
         ...
 
-    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        """RMSNorm with the weight of the last norm, or with another Float[H]. x: Float[R, H] -> [R, H]."""
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Int64[R] -> [R, H] in the dtype of `kernels`."""
         ...
 
-    def head(self, ids: Tensor | None = None) -> Callable[[Tensor], Tensor]:
-        """The lm_head, or its rows `ids` alone, as a function: normed Float[R, H] -> Float32[R, V or n].
+    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The norm after the last layer, with its own weight or another, both as `kernels` have them.
+        x: [R, H], weight: [H] -> [R, H]."""
+        ...
 
-        ids: Int64[n], distinct and below `vocab_size`. The rows are copied, once, and what is copied of
-        4-bit and 8-bit weights has 8 bits: fit to draft with, not to decide.
-        """
+    def logits(self, x: Tensor) -> Tensor:
+        """The lm_head alone. x: normed [R, H] in the dtype of `kernels` -> Float32[R, V]."""
+        ...
+
+    def unembedding(self, ids: Tensor) -> Tensor:
+        """Rows of the lm_head. Int64[n] -> Float[n, H]."""
         ...
