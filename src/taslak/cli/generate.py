@@ -50,7 +50,8 @@ def generate(
     method: Annotated[
         str | None,
         typer.Option(
-            help="ngram, suffix, draft-model or fallback. Default: draft-model with --draft, else ngram.",
+            help="ngram, suffix, draft-model, fallback, medusa, eagle or eagle3. Default: what --draft names, "
+            "else ngram.",
             metavar="NAME",
             rich_help_panel=DRAFTING,
         ),
@@ -58,7 +59,9 @@ def generate(
     draft: Annotated[
         str | None,
         typer.Option(
-            help="A smaller model with the same tokenizer.", metavar="NAME", rich_help_panel=DRAFTING
+            help="A smaller model with the same tokenizer, or the folder of a head trained for the model.",
+            metavar="NAME",
+            rich_help_panel=DRAFTING,
         ),
     ] = None,
     draft_dtype: Annotated[
@@ -73,13 +76,31 @@ def generate(
         int, typer.Option(metavar="N", help="Drafted depth of a pass, 1 to 16.", rich_help_panel=DRAFTING)
     ] = 5,
     branch: Annotated[
-        int,
+        int | None,
         typer.Option(
             metavar="N",
-            help="Children of a node of the draft; 1 is a linear draft.",
+            help="Children of an expanded node of the draft. Default: 1, a linear draft; 4 with --tree or "
+            "--nodes.",
             rich_help_panel=DRAFTING,
         ),
-    ] = 1,
+    ] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            metavar="static|dynamic",
+            help="Which tree a head drafts: its shape fixed beforehand, or grown and re-ranked by confidence "
+            "(the default).",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Most nodes of a draft. Default: gamma times branch.",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = None,
     stop_below: Annotated[
         float,
         typer.Option(
@@ -202,6 +223,8 @@ def generate(
             draft_dtype=draft_dtype,
             exact=exact,
             branch=branch,
+            tree=tree,
+            nodes=nodes,
             stop_below=stop_below,
             lookup=lookup,
             device=device,
