@@ -106,8 +106,8 @@ def generate(
         int | None,
         typer.Option(
             metavar="N",
-            help="How many of the model's own layers method early-exit drafts with, 1 to all but one. Default: "
-            "what its head was trained for; without a head nine tenths.",
+            help="How many of the model's own layers method early-exit drafts with, 1 to all but one. "
+            "Default: what its head was trained for; without a head nine tenths.",
             rich_help_panel=DRAFTING,
         ),
     ] = None,
