@@ -241,8 +241,8 @@ def test_c34_a_draft_that_would_not_be_used_is_refused(taslak: Taslak, model: st
     assert_one_line(taslak("generate", "Hi", "--model", model, *draft, "--plain"), "--plain", "--draft")
     missing = str(tmp_path / "missing")
     assert_one_line(taslak("generate", "Hi", "--model", model, "--draft", missing), missing)
-    for option in ("--branch", "--stop-below", "--lookup"):
-        value = {"--branch": "3", "--stop-below": "0.5", "--lookup": "suffix"}[option]
+    for option in ("--branch", "--stop-below", "--lookup", "--exit-layer"):
+        value = {"--branch": "3", "--stop-below": "0.5", "--lookup": "suffix", "--exit-layer": "1"}[option]
         ignored = taslak("generate", "Hi", "--model", model, "--method", "ngram", option, value)
         assert_one_line(ignored, "ngram", option.strip("-").replace("-", "_"))
 
@@ -255,6 +255,21 @@ def test_c34_what_is_really_used_is_printed_and_in_the_json(taslak: Taslak, mode
     assert f" · draft-model · {model} ({DTYPE} " in result.err
     assert f" a token) · γ 3 · coupled · {DTYPE} " in result.err
     assert " a token · seed 9\n" in result.err
+
+
+def test_c33_an_exit_layer_is_enough_to_draft_with(taslak: Taslak, model: str) -> None:
+    result = taslak(
+        "generate", "abcabc", "--model", model, "--exit-layer", "1", "--compare", "--json", *SHORT
+    )
+    compared = json.loads(result.out)
+    assert compared["identical"]
+    assert compared["speculative"]["method"] == "early-exit"
+    assert compared["speculative"]["drafted"] > 0
+    assert " · early-exit · exit layer 1 · γ 5 · coupled · " in result.err
+    for layer in ("0", "99", "-1"):
+        refused = taslak("generate", "Hi", "--model", model, "--exit-layer", layer)
+        assert_one_line(refused, f"exit_layer is {layer}", "expected")
+    assert_one_line(taslak("generate", "Hi", "--plain", "--exit-layer", "1"), "--plain", "--exit-layer")
 
 
 def test_different_tokenizers_are_refused(taslak: Taslak, model: str, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ EXCLUDING = [
     ("--plain", "--draft"),
     ("--plain", "--method"),
     ("--plain", "--draft-dtype"),
+    ("--plain", "--exit-layer"),
     ("--show", "--compare"),
     ("--show", "--json"),
 ]
@@ -50,8 +51,8 @@ def generate(
     method: Annotated[
         str | None,
         typer.Option(
-            help="ngram, suffix, draft-model, fallback, medusa, eagle or eagle3. Default: what --draft is, "
-            "else ngram.",
+            help="ngram, suffix, draft-model, fallback, early-exit, medusa, eagle or eagle3. Default: what "
+            "--draft names, early-exit with --exit-layer, else ngram.",
             metavar="NAME",
             rich_help_panel=DRAFTING,
         ),
@@ -98,6 +99,15 @@ def generate(
         typer.Option(
             metavar="N",
             help="Most nodes of a draft. Default: gamma times branch.",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = None,
+    exit_layer: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="How many of the model's own layers method early-exit drafts with, 1 to all but one. "
+            "Default: what its head was trained for; without a head nine tenths.",
             rich_help_panel=DRAFTING,
         ),
     ] = None,
@@ -200,6 +210,7 @@ def generate(
         "--draft": draft is not None,
         "--method": method is not None,
         "--draft-dtype": draft_dtype is not None,
+        "--exit-layer": exit_layer is not None,
         "--show": show,
         "--json": as_json,
     }
@@ -225,6 +236,7 @@ def generate(
             branch=branch,
             tree=tree,
             nodes=nodes,
+            exit_layer=exit_layer,
             stop_below=stop_below,
             lookup=lookup,
             device=device,

@@ -34,6 +34,7 @@ def settings(model: LanguageModel, answer: Answer, *, speculate: bool = True) ->
         if model.draft_name:
             used = f" ({weights(model.draft_weights)})" if model.draft_weights else ""
             how.append(f"{model.draft_name}{used}")
+        how += [f"exit layer {model.exit_layer}"] if model.exit_layer else []
         how.append(f"γ {model.gamma}")
         how += [f"branch {model.branch}"] if model.branch > 1 else []
         how += [f"{model.tree} tree"] if model.tree else []

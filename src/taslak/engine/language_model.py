@@ -51,9 +51,10 @@ class LanguageModel:
         head_name: str | None = None,
         tree: str | None = None,
         nodes: int | None = None,
+        exit_layer: int | None = None,
     ) -> None:
         kind = None if head is None else head.kind
-        _check_method(method, draft is not None, kind, branch, stop_below, lookup, tree, nodes)
+        _check_method(method, draft is not None, kind, branch, stop_below, lookup, tree, nodes, exit_layer)
         if draft is not None:
             target.tokenizer.require_same_as(draft.tokenizer)
         self.name = target.name
@@ -77,8 +78,10 @@ class LanguageModel:
             branch=branch,
             tree=tree or "dynamic",
             lookup=lookup or "ngram",
+            exit_layer=exit_layer,
         )
         self.drafter = base.build(method, target.decoder, options)
+        self.exit_layer = self.drafter.needs.exit_layer
         self.engine = Engine(target.decoder, self.drafter, FixedGamma(gamma, branch, stop_below, nodes))
 
     @overload
@@ -197,6 +200,7 @@ def load(
     branch: int | None = None,
     tree: str | None = None,
     nodes: int | None = None,
+    exit_layer: int | None = None,
     stop_below: float = 0.0,
     lookup: str | None = None,
     dtype: str = "auto",
@@ -211,7 +215,7 @@ def load(
     model, draft:  a folder of safetensors, a .gguf file, a Hub id or a pack's name; `draft` may be a trained
                    head as well: its folder (docs/heads.md), or the name of one that comes with taslak
     method:        a name of the drafter registry; None = what the head is, "draft-model" where a draft model
-                   is named, else "ngram"
+                   is named, "early-exit" where an exit layer is, else "ngram"
     gamma:         drafted depth of a step, 1 to 16
     verify:        "coupled" (a seed's text is that of plain decoding) or "rejection" (the same distribution)
     branch:        children an expanded node of the draft (1 = linear); None = 4 where `tree` or `nodes` is
@@ -219,6 +223,8 @@ def load(
     tree:          of a head: "dynamic" (None), grown and re-ranked by joint confidence, or "static", its
                    shape fixed beforehand
     nodes:         most nodes of a draft; None = gamma · branch
+    exit_layer:    how many of the target's layers method "early-exit" drafts with; None = what its head was
+                   trained for, without a head nine tenths of them
     stop_below:    a draft ends early where the drafter's joint confidence in it falls under this; the text
                    stays the same (0 = always draft γ tokens)
     lookup:        what method "fallback" tries first, "ngram" (None) or "suffix"
@@ -236,14 +242,14 @@ def load(
         raise OptionError(f"{draft} is a head and computes in the target's dtype; leave draft_dtype out")
     if branch is None:
         branch = 1 if tree is None and nodes is None else 4
-    method = method or ("ngram" if draft is None else "draft-model" if head is None else head.kind)
     has_draft, kind = draft is not None and head is None, None if head is None else head.kind
-    _check_method(method, has_draft, kind, branch, stop_below, lookup, tree, nodes)
+    method = method or kind or ("draft-model" if draft else "ngram" if exit_layer is None else "early-exit")
+    _check_method(method, has_draft, kind, branch, stop_below, lookup, tree, nodes, exit_layer)
     if verify not in VERIFIERS:
         raise OptionError(f"verify is {verify!r}; expected one of {', '.join(VERIFIERS)}")
     # wrong settings are told before anything is downloaded
     FixedGamma(gamma, branch, stop_below, nodes)
-    DrafterOptions(branch=branch, tree=tree or "dynamic", lookup=lookup or "ngram")
+    DrafterOptions(branch=branch, tree=tree or "dynamic", lookup=lookup or "ngram", exit_layer=exit_layer)
     for each in (dtype, draft_dtype or dtype):
         check_dtype(each, device)
     common: dict[str, Any] = {"device": device, "progress": progress, "notice": notice}
@@ -268,6 +274,7 @@ def load(
         head_name=draft,
         tree=tree,
         nodes=nodes,
+        exit_layer=exit_layer,
     )
 
 
@@ -280,13 +287,14 @@ def _check_method(
     lookup: str | None,
     tree: str | None,
     nodes: int | None,
+    exit_layer: int | None,
 ) -> None:
     """Raise OptionError for an unknown method, and for a setting that it would silently ignore. head: its
     kind."""
     method = base.method(name)
     if has_draft and not method.needs_draft:
         raise OptionError(f"method {name} uses no draft model, but one is named; leave one of them out")
-    if head is not None and not method.needs_head:
+    if head is not None and not (method.needs_head or (method.exits and head == name)):
         raise OptionError(f"method {name} uses no head, but a {head} head is named; leave one of them out")
     if method.needs_draft and not has_draft:
         raise OptionError(f"method {name} needs a draft model; name one (draft=, --draft)")
@@ -300,6 +308,8 @@ def _check_method(
         raise OptionError(f"branch is 1, a line, which {what} can't shape; leave one of them out")
     if branch > 1 and not method.trees:
         raise OptionError(f"method {name} drafts one line; branch is {branch}, expected 1")
+    if exit_layer is not None and not method.exits:
+        raise OptionError(f"method {name} doesn't draft with the model's own layers; leave exit_layer out")
     if stop_below > 0 and not method.confident:
         raise OptionError(f"method {name} has no confidence to stop at; leave stop_below out")
     if lookup is not None and not method.looks_up:
