@@ -52,7 +52,7 @@ def generate(
         str | None,
         typer.Option(
             help="ngram, suffix, draft-model, fallback, early-exit, medusa, eagle or eagle3. Default: what "
-            "--draft names, early-exit with --exit-layer, else ngram.",
+            "--draft is, early-exit with --exit-layer, else ngram.",
             metavar="NAME",
             rich_help_panel=DRAFTING,
         ),
