@@ -116,7 +116,11 @@ def _plain(value: Any) -> Any:
 
 
 def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
     """Jinja's own filter of this name writes for HTML."""
     return json.dumps(

@@ -126,10 +126,14 @@ class Tokenizer:
     @cached_property
     def vocab_size(self) -> int:
         """One more than the highest id that is a token; a model's lm_head is often padded beyond it, and some
-        files name the padding: "[PAD151700]" is no token."""
-        return (
-            max((id for id, token in self._tokens.items() if not NUMBERED.fullmatch(token)), default=-1) + 1
-        )
+        files name the padding: "[PAD151700]" is no token. Ids the lm_head has no row for aren't counted."""
+        settings = storage.read_json(self._folder / "config.json")
+        rows = settings.get("vocab_size") if isinstance(settings, dict) else None
+        if not isinstance(rows, int):
+            rows = max(self._tokens, default=-1) + 1
+        spelled = self._files.fast.id_to_token  # downwards, for the list of all tokens takes its time
+        tokens = (id for id in range(rows - 1, -1, -1) if not NUMBERED.fullmatch(spelled(id) or "[PAD0]"))
+        return next(tokens, -1) + 1
 
     def first_difference(self, other: Tokenizer) -> Difference | None:
         """The first id the two spell differently, or None where they agree.

@@ -24,7 +24,7 @@ _PATCHED = ("fix_mistral_regex", "fast_tokenizer_files")
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """`names`: the special tokens that have one ("bos_token": "<s>"); `template`: of chats, None = no chats."""
+    """`names`: of the special tokens that have one ("bos_token": "<s>"); `template`: None = no chats."""
 
     fast: Fast
     names: Mapping[str, str]
@@ -46,7 +46,9 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
     fast.encode_special_tokens = bool(config.get("split_special_tokens"))
     names, extra = _special(config)
     _add_tokens(fast, _stored_tokens(folder, config, names, extra), names, extra)
-    return TokenizerFiles(fast, {name: str(token) for name, token in names.items()}, _template(folder, config))
+    return TokenizerFiles(
+        fast, {name: str(token) for name, token in names.items()}, _template(folder, config)
+    )
 
 
 def _special(config: Mapping[str, Any]) -> tuple[dict[str, AddedToken], list[AddedToken]]:

@@ -19,8 +19,8 @@ MESSAGES: list[dict[str, Any]] = [
     {"role": "assistant", "content": [{"type": "text", "text": "b"}], "tool_calls": ()},
 ]
 TEMPLATES = {
-    "names and the prompt": "{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m['content'] }}{{ eos_token }}"
-    "{% endfor %}{% if add_generation_prompt %}A:{% endif %}",
+    "names and the prompt": "{{ bos_token }}{% for m in messages %}{{ m.role }}:{{ m['content'] }}"
+    "{{ eos_token }}{% endfor %}{% if add_generation_prompt %}A:{% endif %}",
     "blocks on lines of their own": """
     {%- for m in messages %}
         {% if loop.first %}
@@ -41,10 +41,12 @@ TEMPLATES = {
     "the year": "{{ strftime_now('%Y') }}",
     "what is undefined": "{{ tools is none }}{{ documents is none }}{{ nothing is defined }}{{ pad_token }}",
     "None is absent": "{% for m in messages %}{{ m.name is defined }}{% endfor %}",
-    "string methods": "{{ messages[0].content.strip().split(',')[0] | upper }}{{ messages[0].content | trim }}",
+    "string methods": "{{ messages[0].content.strip().split(',')[0] | upper }}"
+    "{{ messages[0].content | trim }}",
     "kinds": "{{ messages[2].content is string }}{{ messages[2].content[0] is mapping }}"
     "{{ messages[2].tool_calls is iterable }}{{ messages[2].tool_calls | length }}",
-    "a macro": "{% macro turn(m) %}<{{ m.role }}>{% endmacro %}{% for m in messages %}{{ turn(m) }}{% endfor %}",
+    "a macro": "{% macro turn(m) %}<{{ m.role }}>{% endmacro %}{% for m in messages %}{{ turn(m) }}"
+    "{% endfor %}",
 }
 REFUSED = {
     "an exception of its own": "{{ raise_exception('no') }}",
@@ -116,7 +118,11 @@ def test_a_conversation_has_messages() -> None:
         ({"tokenizer_config.json": {"chat_template": ""}}, None),
         ({"tokenizer_config.json": {"chat_template": [{"name": "default", "template": "one"}]}}, "one"),
         (
-            {"tokenizer_config.json": {"chat_template": [{"name": n, "template": n} for n in ("rag", "default")]}},
+            {
+                "tokenizer_config.json": {
+                    "chat_template": [{"name": n, "template": n} for n in ("rag", "default")]
+                }
+            },
             "default",
         ),
         ({"tokenizer_config.json": {"chat_template": "one"}, "chat_template.jinja": "two"}, "two"),

@@ -212,5 +212,5 @@ def test_a_broken_property_is_named(tmp_path: Path) -> None:
     _byte_level().save(str(tmp_path / "tokenizer.json"))
     config = {"added_tokens_decoder": {"x": {"content": "<x>"}}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match="cannot read the tokenizer in .*'x'"):
+    with pytest.raises(CheckpointError, match=r"cannot read the tokenizer in .*'x'"):
         Tokenizer.from_folder(tmp_path).encode("a")
