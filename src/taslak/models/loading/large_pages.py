@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 READ_BYTES = 32 << 20
 ENOUGH = 0.75
-"""In large pages, of a mapped file, for it to be used as it lies: the rest costs a pass less than a copy costs
-the start."""
+"""The share of a mapped file in large pages with which it is used as it lies: its small ones cost a pass less
+than a copy of all costs the start."""
 
 
 def load(path: Path, size: int) -> tuple[Tensor, Tensor]:
