@@ -5,8 +5,8 @@ They are imported on first use: `import taslak` alone loads neither PyTorch nor 
 
 from __future__ import annotations
 
+import gc
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -41,12 +41,18 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
+        from importlib.metadata import version
+
         return version("taslak")
+    if name not in _HOME:
+        raise AttributeError(f"module 'taslak' has no attribute {name!r}")
+    collecting = gc.isenabled()
+    gc.disable()  # PyTorch brings a million objects that stay; looking for cycles among them takes 0.2 s
     try:
-        module = _HOME[name]
-    except KeyError:
-        raise AttributeError(f"module 'taslak' has no attribute {name!r}") from None
-    return getattr(import_module(module), name)
+        return getattr(import_module(_HOME[name]), name)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def __dir__() -> list[str]:

@@ -82,7 +82,7 @@ def load_pretrained(
         config = DecoderConfig.from_folder(folder)
         left = _memory_left(name, packed_bytes(stored) + taken, where)
         tokenizer = Tokenizer.from_folder(folder, name=name)
-        with ThreadPoolExecutor(1) as reader:  # either takes about as long as the other
+        with ThreadPoolExecutor(1) as reader:  # where weights are read, that takes as long as the tokenizer
             reading = reader.submit(load_packed, stored)
             _ = tokenizer.vocab_size
         weights = reading.result()

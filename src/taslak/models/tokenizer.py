@@ -10,10 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from taslak.errors import CheckpointError, OptionError, TokenizerMismatch
+from taslak.errors import CheckpointError, OptionError, TokenizerMismatch, UserError
 from taslak.models.loading import storage
+
+if TYPE_CHECKING:
+    from taslak.models.chat_template import ChatTemplate
+    from taslak.models.tokenizer_files import TokenizerFiles
 
 # Names given to ids that only fill the embedding matrix up to a round size; no text ever has them.
 PADDING = re.compile(r"\[PAD\d*\]|<\|?(pad|unused|extra|dummy|reserved)\w*\|?>", re.IGNORECASE)
@@ -31,7 +35,7 @@ class Difference:
 
 
 class Tokenizer:
-    """The tokenizer of one checkpoint folder. transformers is imported when it is first used."""
+    """The tokenizer of one checkpoint folder, read when it is first used."""
 
     def __init__(self, folder: Path, *, name: str | None = None) -> None:
         """`name` is what messages call it; the folder's own name where None."""
@@ -44,50 +48,49 @@ class Tokenizer:
         return cls(Path(path), name=name)
 
     @cached_property
-    def _backend(self) -> Any:
-        from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    def _files(self) -> TokenizerFiles:
+        from taslak.models.tokenizer_files import read_tokenizer
 
-        # tokenizer.json is the whole truth; where it exists, no model class may second-guess it.
-        loader = PreTrainedTokenizerFast if (self._folder / "tokenizer.json").is_file() else AutoTokenizer
         try:
-            return loader.from_pretrained(str(self._folder), local_files_only=True)
+            return read_tokenizer(self._folder)
         except Exception as error:  # damaged JSON, missing files, a package some tokenizer needs
             raise CheckpointError(f"cannot read the tokenizer in {self._folder}: {error}") from error
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        from taslak.models.chat_template import ChatTemplate
+
+        if self._files.template is None:
+            raise OptionError(f"{self.name} has no chat template: give the prompt as plain text (--raw)")
+        return ChatTemplate(self._files.template, self._files.names)
 
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """The ids of `text`; with `add_special` also the bos (or eos) the model expects around a text.
 
         Special tokens spelled out in the text become their ids.
         """
-        # verbose=False: a text longer than the context is for the caller to judge, in one clear line
-        return list(self._backend.encode(text, add_special_tokens=add_special, verbose=False))
+        return list(self._files.fast.encode(text, add_special_tokens=add_special).ids)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
         """The text of `ids`, special tokens left out unless asked for."""
-        return str(
-            self._backend.decode(
-                list(ids), skip_special_tokens=skip_special, clean_up_tokenization_spaces=False
-            )
-        )
+        return str(self._files.fast.decode(list(ids), skip_special_tokens=skip_special))
 
     def chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> list[int]:
         """The ids of a conversation ({"role", "content"} each) in the model's chat template.
 
         Raises OptionError where the model has none, or the template refuses these messages.
         """
-        if not self.has_chat_template:
-            raise OptionError(f"{self.name} has no chat template: give the prompt as plain text (--raw)")
         try:
-            text = self._backend.apply_chat_template(
-                list(messages), add_generation_prompt=add_generation_prompt, tokenize=False
-            )
+            text = self._template.render(messages, add_generation_prompt=add_generation_prompt)
+        except UserError:
+            raise
         except Exception as error:  # templates raise whatever they like through jinja
             raise OptionError(f"the chat template of {self.name} refuses these messages: {error}") from error
         return self.encode(text, add_special=False)  # the template wrote the special tokens itself
 
     @property
     def has_chat_template(self) -> bool:
-        return bool(self._backend.chat_template)
+        return self._files.template is not None
 
     @cached_property
     def eos_ids(self) -> tuple[int, ...]:
@@ -102,26 +105,35 @@ class Tokenizer:
             if value is not None:
                 found += value if isinstance(value, list) else [value]
                 break
-        own = self._backend.eos_token_id
+        own = self._id("eos_token")
         return tuple(dict.fromkeys([*found, *([] if own is None else [own])]))
 
     @property
     def bos_id(self) -> int | None:
-        id = self._backend.bos_token_id
+        return self._id("bos_token")
+
+    def _id(self, name: str) -> int | None:
+        """Of a special token with a name."""
+        token = self._files.names.get(name)
+        id = None if token is None else self._files.fast.token_to_id(token)
         return None if id is None else int(id)
 
     @cached_property
     def _tokens(self) -> dict[int, str]:
         """Every token's spelling by id."""
-        return {int(id): str(token) for token, id in self._backend.get_vocab().items()}
+        return {int(id): str(token) for token, id in self._files.fast.get_vocab().items()}
 
     @cached_property
     def vocab_size(self) -> int:
         """One more than the highest id that is a token; a model's lm_head is often padded beyond it, and some
-        files name the padding: "[PAD151700]" is no token."""
-        return (
-            max((id for id, token in self._tokens.items() if not NUMBERED.fullmatch(token)), default=-1) + 1
-        )
+        files name the padding: "[PAD151700]" is no token. Ids the lm_head has no row for aren't counted."""
+        settings = storage.read_json(self._folder / "config.json")
+        rows = settings.get("vocab_size") if isinstance(settings, dict) else None
+        if not isinstance(rows, int):
+            rows = max(self._tokens, default=-1) + 1
+        spelled = self._files.fast.id_to_token  # downwards, for the list of all tokens takes its time
+        tokens = (id for id in range(rows - 1, -1, -1) if not NUMBERED.fullmatch(spelled(id) or "[PAD0]"))
+        return next(tokens, -1) + 1
 
     def first_difference(self, other: Tokenizer) -> Difference | None:
         """The first id the two spell differently, or None where they agree.

@@ -14,9 +14,8 @@ LARGE_PAGE = 2 << 20
 def allocate(nbytes: int) -> Tensor:
     """UInt8[nbytes], unwritten, in large pages where the system has them.
 
-    A pass reads all weights end to end; in pages of 4 KB that takes 1.2 to 1.4 times as long (address
-    translation, and prefetching that stops at page ends). A mapped file has small pages: read it into one of
-    these instead.
+    A pass reads all weights end to end; in pages of 4 KB that takes 1.2 to 1.6 times as long (address
+    translation, and prefetching that stops at page ends).
     """
     # what is left over stays in small pages, so that small matrices don't waste memory
     large = nbytes // LARGE_PAGE * LARGE_PAGE

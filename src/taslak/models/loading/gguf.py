@@ -16,14 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 
 from taslak.errors import CheckpointError
 from taslak.models.loading.architectures import ARCHITECTURES, SETTINGS, TOP_TENSORS, Architecture
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported with the first file that is opened
+    import gguf
     import torch
 
 QUANTISATIONS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
@@ -42,6 +42,8 @@ class GGUFModel:
     """
 
     def __init__(self, path: Path) -> None:
+        import gguf
+
         self.path = path
         try:
             self._reader = gguf.GGUFReader(path)
@@ -241,6 +243,7 @@ def _dequantise(
     rows: npt.NDArray[Any], quantisation: gguf.GGMLQuantizationType, dtype: torch.dtype
 ) -> memoryview:
     """Quantised rows as the raw bytes of `dtype` (rounded to nearest even)."""
+    import gguf
     import torch
 
     # Unquantised rows come back as the read-only mapping itself, which torch won't take: hence "W".

@@ -8,8 +8,6 @@ itself: a kernel that reads another layout finds another folder.
 from __future__ import annotations
 
 import hashlib
-import os
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -18,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taslak.errors import CheckpointError
-from taslak.models.loading import huggingface, quantised, remembered, storage
+from taslak.models.loading import huggingface, large_pages, quantised, remembered, storage
 from taslak.models.loading.converted import write_settings
 from taslak.models.loading.gguf import GGUFModel
 from taslak.models.loading.storage import Progress
-from taslak.native import Packed, allocate
+from taslak.native import Packed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +34,6 @@ EMBEDDING = "model.embed_tokens.weight"
 ALIGNMENT_BYTES = 64
 # Rows of every layout's panels divide this, so that pieces can be packed one by one.
 PIECE_ROWS = 64
-READ_BYTES = 32 << 20
 BYTES_PER_WEIGHT = {"bfloat16": 2.0, "int8": 1.07, "int4": 0.66}
 
 
@@ -80,19 +77,19 @@ def pack_folder(source: Path, dtype: str, *, progress: Progress | None = None) -
 def load_packed(folder: Path) -> dict[str, Tensor | Packed]:
     """Every weight of a packed folder: matrices as Packed, the rest as Float32 vectors.
 
-    What a pass reads is read now, into large pages: in a mapped file's small ones a pass takes 1.2 to 1.4
-    times as long. An embedding that is not the head stays in the mapped file. Raises CheckpointError.
+    What a pass reads is in large pages, mapped or read (see `large_pages`). An embedding that is not the
+    head stays in the mapped file. Raises CheckpointError.
     """
     path, index = folder / DATA_FILE, storage.read_json(folder / INDEX_FILE)
     try:
         resident = int(index["resident"])
         if path.stat().st_size != index["bytes"]:
             raise ValueError(f"{path.stat().st_size} bytes where {index['bytes']} belong")
-        whole = _read(path, resident)
+        read, mapped = large_pages.load(path, resident)
         weights = {}
         for name, entry in index["tensors"].items():
-            start, size = entry["offset"], entry["bytes"]
-            data = whole[start : start + size] if start < resident else _mapped(path, start, size)
+            start, end = entry["offset"], entry["offset"] + entry["bytes"]
+            data = (read if start < resident else mapped)[start:end]
             weights[name] = _weight(entry["kind"], entry["shape"], data)
         return weights
     except (OSError, ValueError, TypeError, KeyError) as error:
@@ -111,6 +108,13 @@ def packed_bytes(folder: Path) -> int:
 
 @lru_cache(maxsize=1)
 def _layout() -> str:
+    """Which layout this build packs in: a digest of some packed numbers."""
+    from taslak import _native
+
+    return remembered.remember(Path(_native.__file__), "layout", _packed_numbers)
+
+
+def _packed_numbers() -> str:
     """A digest of what packing makes of some numbers, in every kind."""
     import torch
 
@@ -226,37 +230,11 @@ class _Writer:
             return
         size = self._file.tell()
         storage.close_durably(self._file)
+        large_pages.forget(self._folder / DATA_FILE)
         embedding = self._tensors.get(EMBEDDING)
         resident = size if embedding is None or self._tied else embedding["offset"]
         index = {"bytes": size, "resident": resident, "tensors": self._tensors}
         storage.write_json(self._folder / INDEX_FILE, index)
-
-
-def _read(path: Path, size: int) -> Tensor:
-    """The first `size` bytes of a file in large pages, read by several threads."""
-    buffer = allocate(size)
-    view = memoryview(buffer.numpy().data)
-
-    def part(start: int) -> None:
-        end = min(start + READ_BYTES, size)
-        with open(path, "rb", buffering=0) as file:
-            file.seek(start)
-            while start < end:
-                count = file.readinto(view[start:end])
-                if not count:
-                    raise ValueError("it ends too early")
-                start += count
-
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        list(pool.map(part, range(0, size, READ_BYTES)))
-    return buffer
-
-
-def _mapped(path: Path, start: int, size: int) -> Tensor:
-    """Some bytes of a file, mapped; copy-on-write, for torch knows no read-only memory."""
-    import torch
-
-    return torch.from_numpy(np.memmap(path, np.uint8, "c", start, (size,)))
 
 
 def _weight(kind: str, shape: list[int], data: Tensor) -> Tensor | Packed:

@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import gguf
 import numpy as np
 import numpy.typing as npt
 
 from taslak.native import Packed
 
 if TYPE_CHECKING:
+    import gguf
     from torch import Tensor
 
 Blocks = npt.NDArray[np.uint8]
@@ -45,6 +45,7 @@ def own_dtype(quantisations: list[str]) -> str:
 
 def pack_rows(rows: npt.NDArray[Any], quantisation: gguf.GGMLQuantizationType, dtype: str) -> Packed:
     """Rows as a GGUF holds them, [N, row bytes or values], packed as `dtype` says (see above)."""
+    import gguf
     import torch
 
     name = quantisation.name

@@ -1,4 +1,4 @@
-"""What was once found out about a local weight file: its digest, and the width of a GGUF's matrices.
+"""What was once found out about a local file: a digest, the width of a GGUF's matrices, a kernel's layout.
 
 Kept by path, size and time of change in the cache folder's `digests.json`, so that a gigabyte is hashed once.
 """
@@ -25,28 +25,16 @@ def gguf_digest(path: Path, progress: Progress | None = None) -> str:
 def gguf_dtype(path: Path) -> str:
     """The width of a local GGUF (see `quantised.own_dtype`). Raises CheckpointError."""
     _check_magic(path)
-    return _remembered(path, "dtype", lambda: own_dtype(GGUFModel(path).quantisations()))
+    return remember(path, "dtype", lambda: own_dtype(GGUFModel(path).quantisations()))
 
 
 def digest(path: Path, progress: Progress | None = None) -> str:
     """The SHA-256 of a local file."""
-    return _remembered(path, "sha256", lambda: file_digest(path, progress))
+    return remember(path, "sha256", lambda: file_digest(path, progress))
 
 
-def _check_magic(path: Path) -> None:
-    try:
-        with open(path, "rb") as file:
-            magic = file.read(4)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    if magic != b"GGUF":
-        raise CheckpointError(
-            f"{path} is not a GGUF file: expected one, or a folder in the Hugging Face layout "
-            "(for a single .safetensors file, give the folder it lies in)"
-        )
-
-
-def _remembered(path: Path, fact: str, find: Callable[[], str]) -> str:
+def remember(path: Path, fact: str, find: Callable[[], str]) -> str:
+    """What `find` says, asked once for as long as the file stays the same."""
     status = path.stat()
     memory = storage.make_folder(storage.cache_home()) / "digests.json"
     key, stamp = str(path.resolve()), [status.st_size, status.st_mtime_ns]
@@ -60,6 +48,19 @@ def _remembered(path: Path, fact: str, find: Callable[[], str]) -> str:
         with storage.full_disk_is_an_error(memory.parent, memory.name):
             storage.write_json(memory, known | {key: facts})
     return str(facts[fact])
+
+
+def _check_magic(path: Path) -> None:
+    try:
+        with open(path, "rb") as file:
+            magic = file.read(4)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    if magic != b"GGUF":
+        raise CheckpointError(
+            f"{path} is not a GGUF file: expected one, or a folder in the Hugging Face layout "
+            "(for a single .safetensors file, give the folder it lies in)"
+        )
 
 
 def _facts(memory: Path, key: str, stamp: list[int]) -> dict[str, object]:
