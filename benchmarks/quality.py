@@ -108,7 +108,9 @@ def measure(decoder: Decoder, ids: list[int]) -> Scores:
     return Scores(torch.cat(losses).double(), torch.cat(choices))
 
 
-def measure_all(name: str, dtype: str, corpora: dict[str, list[list[int]]], keep: Path | None) -> dict[str, Scores]:
+def measure_all(
+    name: str, dtype: str, corpora: dict[str, list[list[int]]], keep: Path | None
+) -> dict[str, Scores]:
     """Every window of every text; the model is loaded only where some window was not kept."""
     decoder = None
     found: dict[str, list[Scores]] = {what: [] for what in corpora}
