@@ -3,15 +3,16 @@
 python benchmarks/mixtures.py [--model NAME]
 
 One window of 1,024 tokens of Python source and one of English prose (the texts of quality.py). "KL" is the
-Kullback-Leibler divergence of float32's distribution of the next token from the mixture's, in 1e-4 nats a token:
-all logits count in it, so it tells two mixtures apart on less text than first choices do. "Won back" is how much
-of it the bfloat16 matrices take away, both texts together, for each percent of bytes they add.
+Kullback-Leibler divergence of float32's distribution of the next token from the mixture's, in 1e-4 nats a
+token: all logits count in it, so it tells two mixtures apart on less text than first choices do. "Won back"
+is how much of it the bfloat16 matrices take away, both texts together, for each percent of bytes they add.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from harness import finish
@@ -81,7 +82,8 @@ def main() -> None:
     packed = {
         kind: pack_weights(config, weights, kind, tokenizer.vocab_size) for kind in ("int8", "bfloat16")
     }
-    rows, raw = [], []
+    rows: list[list[Any]] = []
+    raw: list[dict[str, Any]] = []
     for label, wide in mixtures(config.layers).items():
         mixed = {key: packed["bfloat16" if wide(key) else "int8"][key] for key in packed["int8"]}
         decoder = Decoder(config, mixed, vocab_size=tokenizer.vocab_size, cache_dtype=torch.bfloat16)
