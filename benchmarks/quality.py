@@ -1,17 +1,19 @@
 """What narrow weights cost in quality: perplexity and first choices beside float32, on real text.
 
-python benchmarks/quality.py [--models NAME ...] [--dtypes bfloat16 int8 int4]
+python benchmarks/quality.py [--models NAME ...] [--dtypes bfloat16 int8 int4] [--keep FOLDER]
 
 Text: modules of Python's standard library, and the prose of the language reference that Python ships
 (`pydoc_data.topics`), in windows of 1,024 tokens, at least 8,192 tokens each. float32 is the same checkpoint
 dequantised, in PyTorch; for int4, whose weights are the file's own, the difference is that of the arithmetic
 (activations in 8 bits, K/V in bfloat16). "Ratio" is the perplexity over float32's, "top-1" the share of
-positions where both prefer the same token.
+positions where both prefer the same token. --keep holds every window's scores, so that a run that was ended
+goes on where it stopped: use a new folder when the arithmetic or the packing has changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ import torch
 from harness import finish, requirement
 
 from taslak.models.decoder import Decoder
+from taslak.models.loading import resolve
 from taslak.models.pretrained import load_pretrained
 from taslak.models.target import chain_rows
 from taslak.models.tokenizer import Tokenizer
@@ -91,39 +94,63 @@ def windows(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     return found[: TOKENS // WINDOW]
 
 
-def measure(decoder: Decoder, texts: list[list[int]]) -> Scores:
-    """Every window from an empty cache."""
+def measure(decoder: Decoder, ids: list[int]) -> Scores:
+    """One window, from an empty cache."""
     losses, choices = [], []
-    for ids in texts:
-        cache = decoder.allocate(WINDOW)
-        for start in range(0, WINDOW, CHUNK):
-            logits = decoder.forward([chain_rows(cache, ids[start : start + CHUNK], CHUNK)]).logits
-            cache.keep(range(CHUNK))
-            following = torch.tensor(ids[start + 1 : start + CHUNK + 1])
-            losses.append(torch.nn.functional.cross_entropy(logits, following, reduction="none"))
-            choices.append(logits.argmax(-1))
-        cache.release()
+    cache = decoder.allocate(WINDOW)
+    for start in range(0, WINDOW, CHUNK):
+        logits = decoder.forward([chain_rows(cache, ids[start : start + CHUNK], CHUNK)]).logits
+        cache.keep(range(CHUNK))
+        following = torch.tensor(ids[start + 1 : start + CHUNK + 1])
+        losses.append(torch.nn.functional.cross_entropy(logits, following, reduction="none"))
+        choices.append(logits.argmax(-1))
+    cache.release()
     return Scores(torch.cat(losses).double(), torch.cat(choices))
+
+
+def measure_all(
+    name: str, dtype: str, corpora: dict[str, list[list[int]]], keep: Path | None
+) -> dict[str, Scores]:
+    """Every window of every text; the model is loaded only where some window was not kept."""
+    decoder = None
+    found: dict[str, list[Scores]] = {what: [] for what in corpora}
+    for what, texts in corpora.items():
+        for ids in texts:
+            digest = hashlib.sha256(str(ids).encode()).hexdigest()[:16]
+            path = keep and keep / f"{name}-{dtype}-{digest}.pt"
+            if path and path.is_file():
+                scores = Scores(*torch.load(path))
+            else:
+                decoder = decoder or load_pretrained(name, dtype=dtype).decoder
+                scores = measure(decoder, ids)
+                print(f"    {name} {dtype} {what}: {len(found[what]) + 1} of {len(texts)}", flush=True)
+                if path:
+                    torch.save((scores.losses, scores.choices), path)
+            found[what].append(scores)
+    return {
+        what: Scores(torch.cat([s.losses for s in parts]), torch.cat([s.choices for s in parts]))
+        for what, parts in found.items()
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--models", nargs="+", default=MODELS)
     parser.add_argument("--dtypes", nargs="+", default=DTYPES)
+    parser.add_argument("--keep", type=Path)
     options = parser.parse_args()
+    if options.keep:
+        options.keep.mkdir(parents=True, exist_ok=True)
     rows: list[list[Any]] = []
     raw: list[dict[str, Any]] = []
     requirements = []
     for name in options.models:
-        reference = load_pretrained(name, dtype="float32")
+        tokenizer = Tokenizer.from_folder(resolve(name, dtype=torch.float32), name=name)
         texts = {"python": python_source(), "prose": english_prose()}
-        corpora = {what: windows(reference.tokenizer, text) for what, text in texts.items()}
-        expected = {what: measure(reference.decoder, text) for what, text in corpora.items()}
-        del reference
+        corpora = {what: windows(tokenizer, text) for what, text in texts.items()}
+        expected = measure_all(name, "float32", corpora, options.keep)
         for dtype in options.dtypes:
-            model = load_pretrained(name, dtype=dtype)
-            for what, text in corpora.items():
-                found = measure(model.decoder, text)
+            for what, found in measure_all(name, dtype, corpora, options.keep).items():
                 ratio = float((found.losses.mean() - expected[what].losses.mean()).exp())
                 same = float((found.choices == expected[what].choices).double().mean())
                 perplexity = float(expected[what].losses.mean().exp())
@@ -139,7 +166,6 @@ def main() -> None:
                 print(*rows[-1], flush=True)
                 if dtype == "int8":
                     requirements += asked(name, what, ratio, same)
-            del model
     finish(
         __file__,
         columns=["model", "dtype", "text", "tokens", "perplexity, float32", "ratio", "top-1"],

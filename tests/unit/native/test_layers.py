@@ -14,6 +14,7 @@ from torch import Tensor
 from taslak.models.config import DecoderConfig
 from taslak.models.decoder import Decoder
 from taslak.models.layers import HEAD, PRODUCTS, weight_name
+from taslak.models.loading.quantised import width
 from taslak.models.native_ops import pack_weights
 from taslak.models.target import chain_rows
 from taslak.native import Packed, set_threads, threads
@@ -21,7 +22,7 @@ from tests.support.tiny import random_weights, tiny_config
 from tests.support.widths import cache_bits, check_any_company, check_resumed_rows, check_tree
 from tests.unit.native.paths import PATHS, on_path
 
-KINDS = ("bfloat16", "int8", "int4")
+KINDS = ("bfloat16", "int8", "int8-mixed", "int4")
 CACHES = (torch.float32, torch.bfloat16)
 CASES = list(product(KINDS, CACHES))
 NAMES = [f"{kind}-{str(cache).removeprefix('torch.')}" for kind, cache in CASES]
@@ -43,6 +44,9 @@ def int4(weight: Tensor) -> Packed:
 
 def packed(config: DecoderConfig, kind: str, seed: int = 3) -> dict[str, Tensor | Packed]:
     weights = random_weights(config, seed)
+    if kind == "int8-mixed":  # what an int8 model holds: bfloat16 and 8-bit products side by side
+        kinds = {kind: pack_weights(config, weights, kind) for kind in ("bfloat16", "int8")}
+        return {name: kinds[width(name, "int8", config.layers)][name] for name in kinds["int8"]}
     if kind != "int4":
         return pack_weights(config, weights, kind)
     products = [weight_name(layer, name) for layer in range(config.layers) for name in PRODUCTS]

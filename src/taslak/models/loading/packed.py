@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DATA_FILE, INDEX_FILE = "weights.bin", "weights.json"
 # Raise it whenever the same source would be packed differently; the layout has a digest of its own.
-PACKER_VERSION = 1
+PACKER_VERSION = 2
 EMBEDDING = "model.embed_tokens.weight"
 """Comes last in the file: unless it is the head too, a pass reads a few of its rows and it stays mapped."""
 
@@ -141,12 +141,15 @@ def _packed_numbers() -> str:
 def _write_gguf(model: GGUFModel, folder: Path, dtype: str, progress: Progress | None) -> None:
     what = f"packing {model.path.name} as {dtype}"
     tensors = sorted(model.tensors(), key=lambda tensor: tensor.name == EMBEDDING)
+    config = model.config()
+    tied, layers = bool(config["tie_word_embeddings"]), int(config["num_hidden_layers"])
+    widths = {tensor.name: quantised.width(tensor.name, dtype, layers) for tensor in tensors}
     needed = 0.0
     for tensor in tensors:
         kept = dtype == "int4" and not tensor.quantisation.name.startswith("Q4_")
-        needed += BYTES_PER_WEIGHT["int8" if kept else dtype] * tensor.shape[0] * tensor.shape[-1]
+        each = BYTES_PER_WEIGHT["int8" if kept else widths[tensor.name]]
+        needed += each * tensor.shape[0] * tensor.shape[-1]
     storage.require_free(folder, int(needed), what)
-    tied = bool(model.config()["tie_word_embeddings"])
     done, total = 0, sum(tensor.rows.nbytes for tensor in tensors)
     with storage.full_disk_is_an_error(folder, what):
         write_settings(model, folder, dtype)
@@ -154,7 +157,8 @@ def _write_gguf(model: GGUFModel, folder: Path, dtype: str, progress: Progress |
             for tensor in tensors:
                 for rows in tensor.pieces(PIECE_ROWS):
                     if len(tensor.shape) == 2:
-                        writer.matrix(tensor.name, quantised.pack_rows(rows, tensor.quantisation, dtype))
+                        packed = quantised.pack_rows(rows, tensor.quantisation, widths[tensor.name])
+                        writer.matrix(tensor.name, packed)
                     else:
                         writer.vector(tensor.name, np.asarray(rows, dtype=np.float32).reshape(tensor.shape))
                     done += rows.nbytes
@@ -168,7 +172,9 @@ def _write_folder(source: Path, folder: Path, dtype: str, size: int, progress: P
     what = f"packing {source.name} as {dtype}"
     storage.require_free(folder, size, what)
     config = storage.read_json(source / "config.json")
-    tied = isinstance(config, dict) and bool(config.get("tie_word_embeddings"))
+    config = config if isinstance(config, dict) else {}
+    tied = bool(config.get("tie_word_embeddings"))
+    layers = int(config.get("num_hidden_layers", 0))
     done = 0
     with storage.full_disk_is_an_error(folder, what), _Writer(folder, tied) as writer:
         for last in (False, True):
@@ -177,8 +183,9 @@ def _write_folder(source: Path, folder: Path, dtype: str, size: int, progress: P
                     continue
                 if tensor.dim() == 2:
                     step = max(1, (1 << 21) // tensor.shape[1] // PIECE_ROWS) * PIECE_ROWS
+                    width = quantised.width(name, dtype, layers)
                     for rows in torch.split(tensor, step):
-                        writer.matrix(name, quantised.pack_values(rows, dtype))
+                        writer.matrix(name, quantised.pack_values(rows, width))
                 else:
                     writer.vector(name, tensor.float().numpy())
                 done += tensor.nbytes

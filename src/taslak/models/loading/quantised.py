@@ -11,6 +11,7 @@ What becomes of a matrix, by the width asked for:
     F32, F16, BF16                   bfloat16                8 bits, rounded         rounded
 
 "Exact" is to the bit but for one rounding: scale · code + minimum is rounded once here, twice in ggml.
+In an int8 model some matrices are bfloat16 (`width`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,16 @@ def own_dtype(quantisations: list[str]) -> str:
     if any(name.startswith("Q4_") for name in quantisations):
         return "int4"
     return "int8" if any(name not in FLOATING for name in quantisations) else "bfloat16"
+
+
+def width(name: str, dtype: str, layers: int) -> str:
+    """What the matrix `name` of a model of `layers` layers is packed as where `dtype` is asked for.
+
+    In int8 the v of every layer and the last layer's MLP are bfloat16, and so read activations in float32: of
+    all matrices these win back the most for their bytes (measured, docs/weights.md).
+    """
+    wide = name.endswith(".self_attn.v_proj.weight") or name.startswith(f"model.layers.{layers - 1}.mlp.")
+    return "bfloat16" if dtype == "int8" and wide else dtype
 
 
 def pack_rows(rows: npt.NDArray[Any], quantisation: gguf.GGMLQuantizationType, dtype: str) -> Packed:

@@ -9,7 +9,7 @@ import torch
 
 from taslak import native
 from taslak.models.loading.gguf import QUANTISATIONS
-from taslak.models.loading.quantised import own_dtype, pack_rows, pack_values
+from taslak.models.loading.quantised import own_dtype, pack_rows, pack_values, width
 from tests.unit.models.loading.test_gguf_files import quantised
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="needs the native kernels")
@@ -65,6 +65,25 @@ def test_all_scales_and_minima_of_a_k_quant_are_read() -> None:
 def test_rows_that_do_not_fall_into_groups_stay_bfloat16() -> None:
     assert pack_values(torch.randn(4, 48), "int8").kind == "bfloat16"
     assert pack_values(torch.randn(4, 64), "int8").kind == "int8"
+
+
+@pytest.mark.parametrize(
+    ("matrix", "wide"),
+    [
+        ("model.layers.0.self_attn.v_proj.weight", True),
+        ("model.layers.11.self_attn.v_proj.weight", True),
+        ("model.layers.11.mlp.gate_proj.weight", True),
+        ("model.layers.11.mlp.down_proj.weight", True),
+        ("model.layers.11.self_attn.q_proj.weight", False),
+        ("model.layers.1.mlp.up_proj.weight", False),
+        ("model.layers.10.mlp.down_proj.weight", False),
+        ("model.embed_tokens.weight", False),
+        ("lm_head.weight", False),
+    ],
+)
+def test_what_int8_keeps_in_bfloat16(matrix: str, wide: bool) -> None:
+    assert width(matrix, "int8", 12) == ("bfloat16" if wide else "int8")
+    assert [width(matrix, dtype, 12) for dtype in ("bfloat16", "int4")] == ["bfloat16", "int4"]
 
 
 @pytest.mark.parametrize(
