@@ -1,0 +1,99 @@
+"""Whole texts side by side in one row of tokens: what a training step sees.
+
+Knows nothing about heads: tokens, features, and which rows of a text lie how far ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from taslak.training.store import Store
+
+
+@dataclass(frozen=True)
+class Batch:
+    """T rows of several texts.
+
+    tokens:    Int64[T]
+    positions: Int64[T], from 0 in each text
+    texts:     Int64[T], which text a row belongs to
+    answered:  Bool[T], whether the token at the row belongs to an answer (the others bear no loss)
+    features:  name -> Float32[T, H]
+    """
+
+    tokens: Tensor
+    positions: Tensor
+    texts: Tensor
+    answered: Tensor
+    features: Mapping[str, Tensor]
+
+    def __len__(self) -> int:
+        return int(self.tokens.shape[0])
+
+    def ahead(self, steps: int) -> Tensor:
+        """The rows i whose text has a row i + steps that is part of an answer. -> Int64[n], ascending."""
+        last = len(self) - steps
+        good = (self.texts[:last] == self.texts[steps:]) & self.answered[steps:]
+        return torch.nonzero(good)[:, 0]
+
+    @cached_property
+    def device(self) -> torch.device:
+        return self.tokens.device
+
+    def mask(self, earlier: int = 0) -> Tensor:
+        """Who attends to whom. -> Bool[T, T · (1 + earlier)].
+
+        The first T keys were made from the target's own features: a row sees those of its text that lie at
+        least `earlier` rows back. Each further T keys were made by a later round of a head on its own output:
+        of round j a row sees the one `earlier` − j rows back, itself last. This is what a chain of drafted
+        tokens sees (training-time test, Li et al. 2025, EAGLE-3).
+        """
+        row = torch.arange(len(self), device=self.device)
+        same = self.texts[:, None] == self.texts[None]
+        back = row[:, None] - row[None]
+        rounds = [same & (back >= earlier)]
+        rounds += [same & (back == earlier - j) for j in range(1, earlier + 1)]
+        return torch.cat(rounds, dim=1)
+
+
+def collate(store: Store, texts: Sequence[int], device: torch.device) -> Batch:
+    """The texts side by side."""
+    where = [store.rows(index) for index in texts]
+    lengths = [rows.stop - rows.start for rows in where]
+    answered = [
+        torch.arange(length) >= store.prompt_lengths[index] for index, length in zip(texts, lengths, strict=True)
+    ]
+    return Batch(
+        tokens=torch.cat([torch.from_numpy(store.tokens[rows].astype("int64")) for rows in where]).to(device),
+        positions=torch.cat([torch.arange(length) for length in lengths]).to(device),
+        texts=torch.repeat_interleave(torch.arange(len(texts)), torch.tensor(lengths)).to(device),
+        answered=torch.cat(answered).to(device),
+        features={
+            name: torch.cat([torch.from_numpy(array[rows].astype("float32")) for rows in where]).to(device)
+            for name, array in store.features.items()
+        },
+    )
+
+
+def packed(store: Store, texts: Sequence[int], rows: int, seed: int | None) -> list[list[int]]:
+    """The texts in batches of at most `rows` rows (a longer text makes one of its own), shuffled by `seed`
+    (None: as they come)."""
+    order = list(texts)
+    if seed is not None:
+        shuffle = torch.randperm(len(order), generator=torch.Generator().manual_seed(seed))
+        order = [order[i] for i in shuffle.tolist()]
+    batches: list[list[int]] = [[]]
+    room = rows
+    for index in order:
+        length = store.length(index)
+        if batches[-1] and length > room:
+            batches.append([])
+            room = rows
+        batches[-1].append(index)
+        room -= length
+    return batches

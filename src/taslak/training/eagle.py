@@ -1,0 +1,175 @@
+"""EAGLE heads: one transformer layer that continues the target's hidden states, fed with its own output.
+
+EAGLE-1 and -2 (Li et al. 2024) read the last hidden state and learn to say the next one; EAGLE-3 (Li et al.
+2025) reads three layers and is free in what it hands on. Row t pairs the hidden state at token t with token
+t + 1 and says token t + 2.
+
+Both are trained in rounds (training-time test): round k reads what round k − 1 gave one row before, as the k-th
+drafted token will.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from taslak.errors import OptionError
+from taslak.models.decoder import FINAL_NORM, layer_feature
+from taslak.training.batch import Batch
+from taslak.training.kind import DECAY, Kind, layer_shape
+from taslak.training.layers import KeyValue, Layer, Norm, set_weight
+from taslak.training.teacher import Teacher
+
+AHEAD = 2
+"""Row t says the token this far after it."""
+
+
+class Rounds(Kind):
+    """A head fed with its own output. `rounds`: drafted depths it is trained for."""
+
+    feature_weight = 0.0
+
+    def __init__(self, teacher: Teacher, rounds: int) -> None:
+        super().__init__(teacher)
+        if not 1 <= rounds <= 8:
+            raise OptionError(f"ttt is {rounds}; expected 1 to 8")
+        self.rounds = rounds
+
+    @abstractmethod
+    def start(self, batch: Batch) -> Tensor:
+        """What the first round reads at each row. -> [T, H]."""
+
+    @abstractmethod
+    def step(
+        self, embedded: Tensor, hidden: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, past: Sequence[KeyValue]
+    ) -> tuple[Tensor, KeyValue]:
+        """One round. embedded: of the next tokens, [T, H]; hidden: of the rows, [T, H]. -> what it hands on."""
+
+    @abstractmethod
+    def unembedded(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """What the logits are made of: hidden states [n, H] and the unembedding [Vd, H]."""
+
+    def run(self, batch: Batch) -> list[Tensor]:
+        """What each round hands on, [T, H] each."""
+        embedded = F.embedding(batch.tokens.roll(-1), self.teacher.embedding)
+        turn = self.teacher.rope.at(batch.positions)
+        hidden = self.start(batch)
+        past: list[KeyValue] = []
+        outputs = []
+        for number in range(self.rounds):
+            output, new = self.step(embedded, hidden, turn, batch.mask(number), past)
+            past.append(new)
+            outputs.append(output)
+            hidden = output.roll(1, dims=0)
+        return outputs
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        p = self.teacher.distributions(batch)
+        ahead = batch.ahead(AHEAD)
+        judged = []
+        features = torch.zeros((), device=batch.device)
+        for number, output in enumerate(self.run(batch)):
+            rows = ahead[batch.positions[ahead] >= number]  # a row this far back is in the same text
+            judged.append((rows, *self.unembedded(output[rows])))
+            if self.feature_weight and rows.numel():
+                truth = batch.features[FINAL_NORM][rows + 1]
+                features = features + DECAY**number * F.smooth_l1_loss(output[rows], truth)
+        losses = self.judged(judged, [AHEAD] * len(judged), batch, p)
+        return {**losses, "loss": losses["loss"] + self.feature_weight * features}
+
+
+class Eagle(Rounds):
+    """EAGLE-1 / EAGLE-2. feature_weight: what the distance to the target's next hidden state counts."""
+
+    def __init__(self, teacher: Teacher, rounds: int = 3, feature_weight: float = 0.1) -> None:
+        super().__init__(teacher, rounds)
+        self.feature_weight = feature_weight
+        size = teacher.config.hidden_size
+        self.fc = nn.Linear(2 * size, size)
+        self.layer = Layer(layer_shape(teacher))
+        start_as_last_layer(self.layer, teacher)
+        with torch.no_grad():  # at first the hidden state goes through and the token hardly does
+            self.fc.weight.normal_(std=0.02)
+            self.fc.weight[:, size:] += torch.eye(size)
+            self.fc.bias.zero_()
+
+    def start(self, batch: Batch) -> Tensor:
+        return batch.features[FINAL_NORM]
+
+    def step(
+        self, embedded: Tensor, hidden: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, past: Sequence[KeyValue]
+    ) -> tuple[Tensor, KeyValue]:
+        x = self.fc(torch.cat((embedded, hidden), dim=-1)).float()
+        output: tuple[Tensor, KeyValue] = self.layer(x, x, turn, mask, past)
+        return output
+
+    def unembedded(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return hidden, self.teacher.head
+
+    def save(self, folder: Path) -> None:
+        from taslak.training.saving import layer_fields, save_head
+
+        fields = {"layer": layer_fields(self.teacher), "input_norm": False, "final_norm": False, "fc_bias": True}
+        save_head(folder, "eagle", self, fields)
+
+
+class Eagle3(Rounds):
+    """EAGLE-3. captures: the three layers (numbered from 0, low to high) whose outputs it reads."""
+
+    def __init__(self, teacher: Teacher, rounds: int = 3, captures: Sequence[int] | None = None) -> None:
+        super().__init__(teacher, rounds)
+        c = teacher.config
+        # the output of layer i is what others call hidden_states[i + 1]: theirs are [2], [n // 2], [n − 3]
+        self.captures = list(captures or sorted({min(1, c.layers - 1), c.layers // 2 - 1, c.layers - 4}))
+        if len(set(self.captures)) != 3 or sorted(self.captures) != self.captures:
+            raise OptionError(f"captures are {self.captures}; expected three layers, ascending")
+        if not all(0 <= layer < c.layers for layer in self.captures):
+            raise OptionError(f"captures are {self.captures}; the model's layers are 0 to {c.layers - 1}")
+        self.features = (FINAL_NORM, *map(layer_feature, self.captures))
+        size = c.hidden_size
+        self.fc = nn.Linear(3 * size, size, bias=False)
+        self.layer = Layer(layer_shape(teacher, width=2 * size, input_norm=True))
+        self.layer.hidden_norm = Norm(size, c.norm_eps)
+        self.norm = Norm(size, c.norm_eps)
+        self.lm_head = nn.Linear(size, teacher.draft_vocab_size, bias=False)
+        set_weight(self.norm, teacher.weight("model.norm.weight"))
+        set_weight(self.lm_head, teacher.head)
+
+    def start(self, batch: Batch) -> Tensor:
+        three = torch.cat([batch.features[layer_feature(layer)] for layer in self.captures], dim=-1)
+        return self.fc(three).float()
+
+    def step(
+        self, embedded: Tensor, hidden: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, past: Sequence[KeyValue]
+    ) -> tuple[Tensor, KeyValue]:
+        x = torch.cat((self.layer.input_norm(embedded), self.layer.hidden_norm(hidden)), dim=-1)
+        output: tuple[Tensor, KeyValue] = self.layer(x, hidden, turn, mask, past)
+        return output
+
+    def unembedded(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        return self.norm(hidden), self.lm_head.weight
+
+    def save(self, folder: Path) -> None:
+        from taslak.training.saving import layer_fields, save_head
+
+        fields = {
+            "layer": layer_fields(self.teacher),
+            "captures": self.captures,
+            "norm_before_residual": False,
+        }
+        save_head(folder, "eagle3", self, fields)
+
+
+def start_as_last_layer(layer: Layer, teacher: Teacher) -> None:
+    """The target's last layer as the starting point: it already knows what to do with such hidden states."""
+    at = f"model.layers.{teacher.config.layers - 1}."
+    for name in ("q", "k", "v", "o"):
+        set_weight(getattr(layer, name), teacher.weight(f"{at}self_attn.{name}_proj.weight"))
+    for name in ("gate", "up", "down"):
+        set_weight(getattr(layer, name), teacher.weight(f"{at}mlp.{name}_proj.weight"))
+    set_weight(layer.post_norm, teacher.weight(f"{at}post_attention_layernorm.weight"))

@@ -1,0 +1,1 @@
+"""Trained heads in our own format."""
