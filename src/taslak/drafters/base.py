@@ -15,6 +15,7 @@ from torch import Tensor
 from taslak.core.draft import Draft
 from taslak.core.noise import Stream
 from taslak.core.sampling import Sampling
+from taslak.drafters.formats import Head
 from taslak.errors import OptionError
 from taslak.models.cache import Block
 from taslak.models.target import Target
@@ -118,6 +119,7 @@ class Drafter(Protocol):
 
 
 LOOKUPS = ("ngram", "suffix")
+TREES = ("static", "dynamic")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +127,19 @@ class DrafterOptions:
     """Settings of the drafters; each reads its own.
 
     draft:      the draft model (draft-model, fallback)
-    branch:     children a node (1 = linear)
+    head:       the trained head (medusa, eagle, eagle3, early-exit)
+    branch:     children an expanded node (1 = linear)
+    tree:       which tree a head drafts where branch > 1: "static", a shape fixed beforehand whose children are
+                drawn, or "dynamic", grown and re-ranked by joint confidence
     lookup:     which look-up `fallback` tries first: "ngram" or "suffix"
     ngram_max:  longest suffix the n-gram drafter looks for
     ngram_min:  shortest one
     """
 
     draft: Target | None = None
+    head: Head | None = None
     branch: int = 1
+    tree: str = "dynamic"
     lookup: str = "ngram"
     ngram_max: int = 8
     ngram_min: int = 1
@@ -140,6 +147,8 @@ class DrafterOptions:
     def __post_init__(self) -> None:
         if not 1 <= self.branch <= 8:
             raise OptionError(f"branch is {self.branch}; expected 1 to 8")
+        if self.tree not in TREES:
+            raise OptionError(f"tree is {self.tree!r}; expected one of {', '.join(TREES)}")
         if self.lookup not in LOOKUPS:
             raise OptionError(f"lookup is {self.lookup!r}; expected one of {', '.join(LOOKUPS)}")
         if not 1 <= self.ngram_min <= self.ngram_max:
@@ -156,14 +165,18 @@ class Method:
     """A registered way to draft, and which settings mean anything to it: others are refused, not ignored.
 
     needs_draft:  it drafts with a second model
-    trees:        it can propose several children a node (`branch`)
+    needs_head:   it drafts with a head of the kind of its name
+    trees:        it can propose several children a node (`branch`, `nodes`)
+    shapes:       it can shape its tree in more than one way (`tree`)
     confident:    it estimates how likely its tokens are (`stop_below`)
     looks_up:     it looks up before it drafts (`lookup`)
     """
 
     factory: Factory
     needs_draft: bool = False
+    needs_head: bool = False
     trees: bool = True
+    shapes: bool = False
     confident: bool = True
     looks_up: bool = False
 

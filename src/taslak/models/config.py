@@ -106,7 +106,7 @@ class DecoderConfig:
             head_size=int(values.get("head_dim") or hidden // heads),
             context=_context(values),
             norm_eps=float(values.get("rms_norm_eps", 1e-6)),
-            rope=_rope(values),
+            rope=rope_config(values),
             tied=bool(values.get("tie_word_embeddings", False)),
             qkv_bias=True if family == "qwen2" else bias,
             out_bias=False if family == "qwen2" else bias,
@@ -151,8 +151,9 @@ def _context(values: Mapping[str, Any]) -> int:
     return context
 
 
-def _rope(values: Mapping[str, Any]) -> RopeConfig:
-    """Both spellings: `rope_parameters` (transformers 5) and `rope_theta` + `rope_scaling` (before)."""
+def rope_config(values: Mapping[str, Any]) -> RopeConfig:
+    """From the keys of a Hugging Face config, in both spellings: `rope_parameters` (transformers 5), and
+    `rope_theta` + `rope_scaling` (before). Raises CheckpointError for a stretching that isn't known."""
     given = dict(values.get("rope_scaling") or {}) | dict(values.get("rope_parameters") or {})
     theta = float(given.get("rope_theta") or values.get("rope_theta") or 10_000.0)
     kind = str(given.get("rope_type") or given.get("type") or "default")
