@@ -19,7 +19,6 @@ from taslak.engine import LanguageModel
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Request
 from taslak.errors import OptionError, PromptError
-from taslak.models.tokenizer import Tokenizer
 from taslak.training.prompts import Prompt, prompt_of, rows
 
 Progress = Callable[[str, int, int], None]
@@ -177,9 +176,7 @@ def _run(
         progress("answering prompts", total, total)
 
 
-def read_texts(
-    paths: Collection[Path], tokenizer: Tokenizer, encode: Callable[[Any], list[int]]
-) -> list[Answer]:
+def read_texts(paths: Collection[Path], model: LanguageModel) -> list[Answer]:
     """Given answers instead of the target's own: rows as `Answers` writes them, or a `prompt` or `messages`
     with an `answer` (of messages, the last one where it is the assistant's).
 
@@ -200,8 +197,8 @@ def read_texts(
                 text = messages[-1]["content"]
             if not isinstance(text, str) or not text:
                 raise PromptError(f'{where}: no "answer" beside the prompt; expected its text')
-            ids = tokenizer.encode(text, add_special=False) + list(tokenizer.eos_ids[:1])
-            found.append(Answer(len(found), encode(prompt.text), ids, 0.0, 0, "given"))
+            ids = [*model.tokenizer.encode(text, add_special=False), *model.tokenizer.eos_ids[:1]]
+            found.append(Answer(len(found), model.encode(prompt.text), ids, 0.0, 0, "given"))
     if not found:
         raise PromptError(f"{', '.join(map(str, paths))}: no answers in it; expected one a line")
     if len({answer.index for answer in found}) < len(found):  # files of separate runs, each counted from 0
@@ -231,6 +228,6 @@ def _answer(row: dict[str, Any], where: str) -> Answer:
             raise TypeError
     except TypeError:
         raise PromptError(
-            f"{where}: not an answer; expected index, prompt and answer (token ids), temperature, seed, finish"
+            f"{where}: not an answer; expected index, prompt, answer (token ids), temperature, seed, finish"
         ) from None
     return answer

@@ -66,7 +66,8 @@ def collate(store: Store, texts: Sequence[int], device: torch.device) -> Batch:
     where = [store.rows(index) for index in texts]
     lengths = [rows.stop - rows.start for rows in where]
     answered = [
-        torch.arange(length) >= store.prompt_lengths[index] for index, length in zip(texts, lengths, strict=True)
+        torch.arange(length) >= store.prompt_lengths[index]
+        for index, length in zip(texts, lengths, strict=True)
     ]
     return Batch(
         tokens=torch.cat([torch.from_numpy(store.tokens[rows].astype("int64")) for rows in where]).to(device),

@@ -10,6 +10,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,13 +20,17 @@ from torch import Tensor, nn
 from taslak.errors import CheckpointError, OptionError
 from taslak.models.decoder import FINAL_NORM
 from taslak.models.layers import HEAD, PRODUCTS, weight_name
+from taslak.models.loading.storage import make_folder, write_json
 from taslak.training.batch import Batch
-from taslak.training.kind import Kind, layer_shape
+from taslak.training.kind import Kind
 from taslak.training.layers import Layer, Norm
 from taslak.training.teacher import Teacher
 
 SMALLER = 8
 """Of how many layers one is kept where none are chosen."""
+
+TOKENIZER_SUFFIXES = (".json", ".model", ".txt", ".jinja")
+NOT_THE_TOKENIZER = ("config.json", "provenance.json", "model.safetensors.index.json")
 
 NORMS = {"input_norm": "input_layernorm", "post_norm": "post_attention_layernorm"}
 
@@ -37,9 +42,13 @@ class DraftModel(Kind):
 
     features = (FINAL_NORM,)
 
-    def __init__(self, teacher: Teacher, layers: Sequence[int] | None = None, init: Path | None = None) -> None:
+    def __init__(
+        self, teacher: Teacher, layers: Sequence[int] | None = None, init: Path | None = None
+    ) -> None:
         super().__init__(teacher)
-        source = teacher if init is None else Teacher(init, teacher.vocab_size, device=teacher.device)
+        source = (
+            teacher if init is None else Teacher(str(init), init, teacher.vocab_size, device=teacher.device)
+        )
         self.source = source
         c = source.config
         if init is not None and c.vocab_size < teacher.vocab_size:
@@ -55,28 +64,25 @@ class DraftModel(Kind):
                 f"layers are {', '.join(map(str, layers))}; expected ascending ones of 0 to {c.layers - 1}"
             )
         self.chosen = list(layers)
-        shape = layer_shape(source, input_norm=True)
-        shape = type(shape)(
-            **{
-                **{name: getattr(shape, name) for name in shape.__dataclass_fields__},
-                "qkv_bias": c.qkv_bias,
-                "out_bias": c.out_bias,
-                "mlp_bias": c.mlp_bias,
-            }
-        )
         self.embedding = nn.Parameter(source.weight("model.embed_tokens.weight"))
-        self.layers = nn.ModuleList(Layer(shape) for _ in layers)
+        self.layers = nn.ModuleList(
+            Layer(source.layer, c.hidden_size, input_norm=True, out_bias=c.out_bias, mlp_bias=c.mlp_bias)
+            for _ in layers
+        )
         self.norm = Norm(c.hidden_size, c.norm_eps)
-        self.head = None if c.tied else nn.Parameter(source.weight(HEAD))
+        self.lm_head = None if c.tied else nn.Parameter(source.weight(HEAD))
         with torch.no_grad():
             for name, parameter in self.tensors(self.chosen).items():
                 parameter.copy_(source.weight(name))
 
     def tensors(self, numbers: Sequence[int]) -> Mapping[str, Tensor]:
         """The parameters by their Hugging Face names, the layers numbered so."""
-        named: dict[str, Tensor] = {"model.embed_tokens.weight": self.embedding, "model.norm.weight": self.norm.weight}
-        if self.head is not None:
-            named[HEAD] = self.head
+        named: dict[str, Tensor] = {
+            "model.embed_tokens.weight": self.embedding,
+            "model.norm.weight": self.norm.weight,
+        }
+        if self.lm_head is not None:
+            named[HEAD] = self.lm_head
         for number, layer in zip(numbers, self.layers, strict=True):
             for own, name in NORMS.items():
                 named[f"model.layers.{number}.{name}.weight"] = getattr(layer, own).weight
@@ -93,6 +99,8 @@ class DraftModel(Kind):
         turn = self.source.rope.at(batch.positions)
         mask = batch.mask()
         for layer in self.layers:
+            assert isinstance(layer, Layer)
+            assert layer.input_norm is not None
             x, _ = layer(layer.input_norm(x), x, turn, mask)
         normed: Tensor = self.norm(x)
         return normed
@@ -100,12 +108,12 @@ class DraftModel(Kind):
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         p = self.teacher.distributions(batch)
         rows = batch.ahead(1)
-        unembedding = self.embedding if self.head is None else self.head
+        unembedding = self.embedding if self.lm_head is None else self.lm_head
         judged = (rows, self.hidden(batch)[rows], unembedding[: self.teacher.vocab_size])
         return self.judged([judged], [1], batch, p)
 
-    def save(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+    def save(self, folder: Path, provenance: Mapping[str, Any]) -> None:
+        make_folder(folder)
         source = self.source.folder
         values = json.loads((source / "config.json").read_text(encoding="utf-8"))
         values["num_hidden_layers"] = len(self.layers)
@@ -117,12 +125,12 @@ class DraftModel(Kind):
             for name, tensor in self.tensors(range(len(self.layers))).items()
         }
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-        (folder / "config.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / "provenance.json", dict(provenance))
         copied = 0
         for file in self.teacher.folder.iterdir():  # the tokenizer is the target's in any case
-            if file.suffix in (".json", ".model", ".txt", ".jinja") and "safetensors" not in file.name:
-                if file.name != "config.json":
-                    shutil.copyfile(file, folder / file.name)
-                    copied += 1
+            if file.suffix in TOKENIZER_SUFFIXES and file.name not in NOT_THE_TOKENIZER:
+                shutil.copyfile(file, folder / file.name)
+                copied += 1
         if not copied:
             raise CheckpointError(f"{self.teacher.folder} has no tokenizer to go with the draft model")
+        write_json(folder / "config.json", values)  # last: with it the folder is a model

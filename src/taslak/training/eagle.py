@@ -4,41 +4,45 @@ EAGLE-1 and -2 (Li et al. 2024) read the last hidden state and learn to say the 
 2025) reads three layers and is free in what it hands on. Row t pairs the hidden state at token t with token
 t + 1 and says token t + 2.
 
-Both are trained in rounds (training-time test): round k reads what round k − 1 gave one row before, as the k-th
-drafted token will.
+Both are trained in rounds (training-time test): round k reads what round k − 1 gave one row before, as the
+k-th drafted token will.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from taslak.drafters.formats import Eagle3Config, EagleConfig, LayerConfig
 from taslak.errors import OptionError
 from taslak.models.decoder import FINAL_NORM, layer_feature
+from taslak.models.layers import PRODUCTS, weight_name
 from taslak.training.batch import Batch
-from taslak.training.kind import DECAY, Kind, layer_shape
+from taslak.training.kind import DECAY, Kind, check_config
 from taslak.training.layers import KeyValue, Layer, Norm, set_weight
 from taslak.training.teacher import Teacher
 
 AHEAD = 2
 """Row t says the token this far after it."""
 
+Turn = tuple[Tensor, Tensor]
+"""Cosines and sines of the rows' positions."""
+
 
 class Rounds(Kind):
-    """A head fed with its own output. `rounds`: drafted depths it is trained for."""
+    """A head fed with its own output. ttt: rounds, the drafted depths it is trained for."""
 
     feature_weight = 0.0
 
-    def __init__(self, teacher: Teacher, rounds: int) -> None:
+    def __init__(self, teacher: Teacher, ttt: int) -> None:
         super().__init__(teacher)
-        if not 1 <= rounds <= 8:
-            raise OptionError(f"ttt is {rounds}; expected 1 to 8")
-        self.rounds = rounds
+        if not 1 <= ttt <= 8:
+            raise OptionError(f"ttt is {ttt}; expected 1 to 8")
+        self.rounds = ttt
 
     @abstractmethod
     def start(self, batch: Batch) -> Tensor:
@@ -46,9 +50,9 @@ class Rounds(Kind):
 
     @abstractmethod
     def step(
-        self, embedded: Tensor, hidden: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, past: Sequence[KeyValue]
+        self, embedded: Tensor, hidden: Tensor, turn: Turn, mask: Tensor, past: Sequence[KeyValue]
     ) -> tuple[Tensor, KeyValue]:
-        """One round. embedded: of the next tokens, [T, H]; hidden: of the rows, [T, H]. -> what it hands on."""
+        """One round. embedded: of the next tokens, [T, H]; hidden: [T, H]. -> what it hands on, and K/V."""
 
     @abstractmethod
     def unembedded(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,12 +90,13 @@ class Rounds(Kind):
 class Eagle(Rounds):
     """EAGLE-1 / EAGLE-2. feature_weight: what the distance to the target's next hidden state counts."""
 
-    def __init__(self, teacher: Teacher, rounds: int = 3, feature_weight: float = 0.1) -> None:
-        super().__init__(teacher, rounds)
+    def __init__(self, teacher: Teacher, ttt: int = 3, feature_weight: float = 0.1) -> None:
+        super().__init__(teacher, ttt)
         self.feature_weight = feature_weight
+        self.config = EagleConfig(teacher.layer)
         size = teacher.config.hidden_size
         self.fc = nn.Linear(2 * size, size)
-        self.layer = Layer(layer_shape(teacher))
+        self.layer = Layer(teacher.layer, size)
         start_as_last_layer(self.layer, teacher)
         with torch.no_grad():  # at first the hidden state goes through and the token hardly does
             self.fc.weight.normal_(std=0.02)
@@ -102,7 +107,7 @@ class Eagle(Rounds):
         return batch.features[FINAL_NORM]
 
     def step(
-        self, embedded: Tensor, hidden: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, past: Sequence[KeyValue]
+        self, embedded: Tensor, hidden: Tensor, turn: Turn, mask: Tensor, past: Sequence[KeyValue]
     ) -> tuple[Tensor, KeyValue]:
         x = self.fc(torch.cat((embedded, hidden), dim=-1)).float()
         output: tuple[Tensor, KeyValue] = self.layer(x, x, turn, mask, past)
@@ -111,30 +116,34 @@ class Eagle(Rounds):
     def unembedded(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return hidden, self.teacher.head
 
-    def save(self, folder: Path) -> None:
-        from taslak.training.saving import layer_fields, save_head
 
-        fields = {"layer": layer_fields(self.teacher), "input_norm": False, "final_norm": False, "fc_bias": True}
-        save_head(folder, "eagle", self, fields)
+class Eagle3Layer(Layer):
+    """A layer whose attention reads the next token and the hidden state side by side, normed each."""
+
+    def __init__(self, config: LayerConfig, hidden: int) -> None:
+        super().__init__(config, hidden, width=2 * hidden, input_norm=True)
+        self.hidden_norm = Norm(hidden, config.norm_eps)
+
+    def both(self, embedded: Tensor, hidden: Tensor) -> Tensor:
+        """[T, H], [T, H] -> [T, 2 H]."""
+        assert self.input_norm is not None
+        return torch.cat((self.input_norm(embedded), self.hidden_norm(hidden)), dim=-1)
 
 
 class Eagle3(Rounds):
     """EAGLE-3. captures: the three layers (numbered from 0, low to high) whose outputs it reads."""
 
-    def __init__(self, teacher: Teacher, rounds: int = 3, captures: Sequence[int] | None = None) -> None:
-        super().__init__(teacher, rounds)
+    def __init__(self, teacher: Teacher, ttt: int = 3, captures: Sequence[int] | None = None) -> None:
+        super().__init__(teacher, ttt)
         c = teacher.config
-        # the output of layer i is what others call hidden_states[i + 1]: theirs are [2], [n // 2], [n − 3]
-        self.captures = list(captures or sorted({min(1, c.layers - 1), c.layers // 2 - 1, c.layers - 4}))
-        if len(set(self.captures)) != 3 or sorted(self.captures) != self.captures:
-            raise OptionError(f"captures are {self.captures}; expected three layers, ascending")
-        if not all(0 <= layer < c.layers for layer in self.captures):
-            raise OptionError(f"captures are {self.captures}; the model's layers are 0 to {c.layers - 1}")
+        # the output of layer i is what others call hidden_states[i + 1]; theirs are [2], [n // 2] and [n - 3]
+        self.captures = tuple(captures or (1, c.layers // 2 - 1, c.layers - 4))
+        self.config = Eagle3Config(teacher.layer, self.captures)
+        check_config(self.config, teacher)
         self.features = (FINAL_NORM, *map(layer_feature, self.captures))
         size = c.hidden_size
         self.fc = nn.Linear(3 * size, size, bias=False)
-        self.layer = Layer(layer_shape(teacher, width=2 * size, input_norm=True))
-        self.layer.hidden_norm = Norm(size, c.norm_eps)
+        self.layer = Eagle3Layer(teacher.layer, size)
         self.norm = Norm(size, c.norm_eps)
         self.lm_head = nn.Linear(size, teacher.draft_vocab_size, bias=False)
         set_weight(self.norm, teacher.weight("model.norm.weight"))
@@ -142,34 +151,25 @@ class Eagle3(Rounds):
 
     def start(self, batch: Batch) -> Tensor:
         three = torch.cat([batch.features[layer_feature(layer)] for layer in self.captures], dim=-1)
-        return self.fc(three).float()
+        fused: Tensor = self.fc(three)
+        return fused.float()
 
     def step(
-        self, embedded: Tensor, hidden: Tensor, turn: tuple[Tensor, Tensor], mask: Tensor, past: Sequence[KeyValue]
+        self, embedded: Tensor, hidden: Tensor, turn: Turn, mask: Tensor, past: Sequence[KeyValue]
     ) -> tuple[Tensor, KeyValue]:
-        x = torch.cat((self.layer.input_norm(embedded), self.layer.hidden_norm(hidden)), dim=-1)
+        x = self.layer.both(embedded, hidden)
         output: tuple[Tensor, KeyValue] = self.layer(x, hidden, turn, mask, past)
         return output
 
     def unembedded(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return self.norm(hidden), self.lm_head.weight
 
-    def save(self, folder: Path) -> None:
-        from taslak.training.saving import layer_fields, save_head
-
-        fields = {
-            "layer": layer_fields(self.teacher),
-            "captures": self.captures,
-            "norm_before_residual": False,
-        }
-        save_head(folder, "eagle3", self, fields)
-
 
 def start_as_last_layer(layer: Layer, teacher: Teacher) -> None:
     """The target's last layer as the starting point: it already knows what to do with such hidden states."""
-    at = f"model.layers.{teacher.config.layers - 1}."
-    for name in ("q", "k", "v", "o"):
-        set_weight(getattr(layer, name), teacher.weight(f"{at}self_attn.{name}_proj.weight"))
-    for name in ("gate", "up", "down"):
-        set_weight(getattr(layer, name), teacher.weight(f"{at}mlp.{name}_proj.weight"))
-    set_weight(layer.post_norm, teacher.weight(f"{at}post_attention_layernorm.weight"))
+    last = teacher.config.layers - 1
+    for name in PRODUCTS:
+        own: nn.Linear = getattr(layer, name)
+        bias = None if own.bias is None else teacher.weight(weight_name(last, name, "bias"))
+        set_weight(own, teacher.weight(weight_name(last, name)), bias)
+    set_weight(layer.post_norm, teacher.weight(f"model.layers.{last}.post_attention_layernorm.weight"))

@@ -1,18 +1,16 @@
 """Early exit: the target's first layers draft, through a norm (and a low-rank adapter) of their own.
 
-Zhang et al. 2024, "Draft & Verify"; Elhoushi et al. 2024, "LayerSkip". The layers themselves stay as they are.
+Zhang et al. 2024, "Draft & Verify"; Elhoushi et al. 2024, "LayerSkip". The layers stay as they are.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from torch import Tensor, nn
 
-from taslak.errors import OptionError
+from taslak.drafters.formats import ExitConfig
 from taslak.models.decoder import FINAL_NORM, layer_feature
 from taslak.training.batch import Batch
-from taslak.training.kind import Kind
+from taslak.training.kind import Kind, check_config
 from taslak.training.layers import Norm, set_weight
 from taslak.training.teacher import Teacher
 
@@ -27,7 +25,8 @@ class Adapter(nn.Module):
         nn.init.zeros_(self.up.weight)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.up(self.down(x)).float()
+        added: Tensor = self.up(self.down(x))
+        return x + added.float()
 
 
 class EarlyExit(Kind):
@@ -37,11 +36,8 @@ class EarlyExit(Kind):
         super().__init__(teacher)
         c = teacher.config
         self.exit_layer = max(c.layers // 4, 1) if exit_layer is None else exit_layer
-        if not 1 <= self.exit_layer < c.layers:
-            raise OptionError(f"exit_layer is {self.exit_layer}; expected 1 to {c.layers - 1}")
-        if not 0 <= rank <= c.hidden_size:
-            raise OptionError(f"rank is {rank}; expected 0 to the hidden size {c.hidden_size}")
-        self.rank = rank
+        self.config = ExitConfig(self.exit_layer, rank)
+        check_config(self.config, teacher)
         self.features = (FINAL_NORM, layer_feature(self.exit_layer - 1))
         self.adapter = Adapter(c.hidden_size, rank) if rank else None
         self.norm = Norm(c.hidden_size, c.norm_eps)
@@ -57,10 +53,3 @@ class EarlyExit(Kind):
         rows = batch.ahead(1)
         hidden = self.hidden(batch.features[layer_feature(self.exit_layer - 1)][rows])
         return self.judged([(rows, hidden, self.teacher.head)], [1], batch, p)
-
-    def save(self, folder: Path) -> None:
-        from taslak.training.saving import save_head
-
-        save_head(folder, "early-exit", self, {"exit_layer": self.exit_layer, "rank": self.rank})
-
-

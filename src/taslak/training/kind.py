@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from taslak.drafters.formats import Head, HeadConfig, HeadTarget, write_head
+from taslak.errors import OptionError
 from taslak.models.decoder import FINAL_NORM
 from taslak.training.batch import Batch
-from taslak.training.layers import LayerShape
 from taslak.training.loss import distilled
 from taslak.training.teacher import Teacher
 
@@ -22,22 +24,32 @@ class Kind(nn.Module):
     """A head in training. A subclass defines `losses` and `save`; its parameters are what is trained.
 
     features:  what it reads of the target's passes, the teacher's "final_norm" among them
+    config:    what it is, as its file says; None = it is saved in another format
     """
 
     features: tuple[str, ...] = (FINAL_NORM,)
+    config: HeadConfig | None = None
 
     def __init__(self, teacher: Teacher) -> None:
         super().__init__()
         self.teacher = teacher
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """"loss": the mean to be minimised; "right" and "rows": Int64[depths], how many rows there were at each
-        depth and for how many of them the head's first choice is the text's token."""
+        """The mean "loss" to be minimised, and of each depth how many "rows" there were and for how many of
+        them the head's first choice was "right", the text's token; Int64[depths] both."""
         raise NotImplementedError
 
-    def save(self, folder: Path) -> None:
+    def save(self, folder: Path, provenance: Mapping[str, Any]) -> None:
         """Write what is trained so far, ready to be loaded."""
-        raise NotImplementedError
+        write_head(folder, self.head(torch.bfloat16), provenance)
+
+    def head(self, dtype: torch.dtype = torch.float32) -> Head:
+        """What is trained so far, as the drafters read it."""
+        assert self.config is not None
+        tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in self.state_dict().items()}
+        t = self.teacher
+        target = HeadTarget(t.name, t.config.hidden_size, t.vocab_size, t.config.layers)
+        return Head(target, self.config, tensors, t.draft_ids)
 
     def judged(
         self, outputs: Sequence[tuple[Tensor, Tensor, Tensor]], steps: Sequence[int], batch: Batch, p: Tensor
@@ -63,16 +75,10 @@ class Kind(nn.Module):
         return {"loss": total, "right": torch.stack(right), "rows": torch.stack(rows)}
 
 
-def layer_shape(teacher: Teacher, *, width: int | None = None, input_norm: bool = False) -> LayerShape:
-    """A layer of the target's sizes, without biases."""
+def check_config(config: HeadConfig, teacher: Teacher) -> None:
+    """Raise OptionError for a head that the target can't have."""
     c = teacher.config
-    return LayerShape(
-        hidden_size=c.hidden_size,
-        inner_size=c.inner_size,
-        heads=c.heads,
-        kv_heads=c.kv_heads,
-        head_size=c.head_size,
-        norm_eps=c.norm_eps,
-        width=width,
-        input_norm=input_norm,
-    )
+    try:
+        config.check(HeadTarget(teacher.name, c.hidden_size, teacher.vocab_size, c.layers))
+    except ValueError as error:
+        raise OptionError(str(error)) from error

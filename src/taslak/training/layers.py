@@ -6,33 +6,16 @@ Plain PyTorch, whole texts at a time; what it computes is what the drafters' inf
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from taslak.drafters.formats import LayerConfig
 from taslak.models.rope import rotate
 
 KeyValue = tuple[Tensor, Tensor]
 """Keys and values of one round, Float[T, kv heads, d] each, keys rotated."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerShape:
-    """Sizes of a layer. `width`: of what its attention reads, None = hidden_size."""
-
-    hidden_size: int
-    inner_size: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    norm_eps: float
-    width: int | None = None
-    input_norm: bool = False
-    qkv_bias: bool = False
-    out_bias: bool = False
-    mlp_bias: bool = False
 
 
 class Norm(nn.Module):
@@ -51,20 +34,29 @@ class Norm(nn.Module):
 class Layer(nn.Module):
     """Attention and a gated MLP, each added to what came in. Parameters are named as in a head's file."""
 
-    def __init__(self, shape: LayerShape) -> None:
+    def __init__(
+        self,
+        config: LayerConfig,
+        hidden: int,
+        *,
+        width: int | None = None,
+        input_norm: bool = False,
+        out_bias: bool = False,
+        mlp_bias: bool = False,
+    ) -> None:
+        """hidden: of the rows; width: of what attention reads, None = hidden."""
         super().__init__()
-        self.shape = shape
-        width = shape.width or shape.hidden_size
-        q, kv = shape.heads * shape.head_size, shape.kv_heads * shape.head_size
-        self.input_norm = Norm(shape.hidden_size, shape.norm_eps) if shape.input_norm else None
-        self.q = nn.Linear(width, q, shape.qkv_bias)
-        self.k = nn.Linear(width, kv, shape.qkv_bias)
-        self.v = nn.Linear(width, kv, shape.qkv_bias)
-        self.o = nn.Linear(q, shape.hidden_size, shape.out_bias)
-        self.post_norm = Norm(shape.hidden_size, shape.norm_eps)
-        self.gate = nn.Linear(shape.hidden_size, shape.inner_size, shape.mlp_bias)
-        self.up = nn.Linear(shape.hidden_size, shape.inner_size, shape.mlp_bias)
-        self.down = nn.Linear(shape.inner_size, shape.hidden_size, shape.mlp_bias)
+        c, width = config, width or hidden
+        self.config = config
+        self.input_norm = Norm(hidden, c.norm_eps) if input_norm else None
+        self.q = nn.Linear(width, c.heads * c.head_size, c.qkv_bias)
+        self.k = nn.Linear(width, c.kv_heads * c.head_size, c.qkv_bias)
+        self.v = nn.Linear(width, c.kv_heads * c.head_size, c.qkv_bias)
+        self.o = nn.Linear(c.heads * c.head_size, hidden, out_bias)
+        self.post_norm = Norm(hidden, c.norm_eps)
+        self.gate = nn.Linear(hidden, c.inner_size, mlp_bias)
+        self.up = nn.Linear(hidden, c.inner_size, mlp_bias)
+        self.down = nn.Linear(c.inner_size, hidden, mlp_bias)
 
     def forward(
         self,
@@ -79,15 +71,15 @@ class Layer(nn.Module):
 
         -> Float32[T, H], and this round's K/V.
         """
-        s = self.shape
+        c = self.config
         rows = x.shape[0]
-        q = rotate(self.q(x).view(rows, s.heads, s.head_size), *turn)
-        k = rotate(self.k(x).view(rows, s.kv_heads, s.head_size), *turn)
-        v = self.v(x).view(rows, s.kv_heads, s.head_size)
+        q = rotate(self.q(x).view(rows, c.heads, c.head_size), *turn)
+        k = rotate(self.k(x).view(rows, c.kv_heads, c.head_size), *turn)
+        v = self.v(x).view(rows, c.kv_heads, c.head_size)
         k = k.to(v.dtype)
         keys = torch.cat([*(old for old, _ in past), k])  # [T · rounds, kv heads, d]
         values = torch.cat([*(old for _, old in past), v])
-        group = s.heads // s.kv_heads
+        group = c.heads // c.kv_heads
         mixed = F.scaled_dot_product_attention(
             q.to(v.dtype).transpose(0, 1)[None],
             keys.repeat_interleave(group, dim=1).transpose(0, 1)[None],
@@ -99,10 +91,9 @@ class Layer(nn.Module):
         return h + self.down(F.silu(self.gate(y)) * self.up(y)).float(), (k, v)
 
 
-def set_weight(linear: nn.Linear | Norm | nn.Embedding, weight: Tensor, bias: Tensor | None = None) -> None:
-    """Start from given numbers."""
+def set_weight(module: nn.Module, weight: Tensor, bias: Tensor | None = None) -> None:
+    """Start a linear layer or a norm from given numbers."""
     with torch.no_grad():
-        linear.weight.copy_(weight)
+        module.weight.copy_(weight)  # type: ignore[operator, union-attr]
         if bias is not None:
-            assert isinstance(linear, nn.Linear)
-            linear.bias.copy_(bias)
+            module.bias.copy_(bias)  # type: ignore[operator, union-attr]

@@ -21,8 +21,38 @@ OPENING = 1000
 """… of the first this many."""
 
 TEXT_SUFFIXES = frozenset(
-    ".txt .md .rst .py .js .ts .java .c .h .cpp .hpp .cc .rs .go .rb .php .sh .sql .html .css .json .yaml .toml"
-    " .tex .kt .swift .scala .lua .r .jl".split()
+    [
+        ".txt",
+        ".md",
+        ".rst",
+        ".py",
+        ".js",
+        ".ts",
+        ".java",
+        ".c",
+        ".h",
+        ".cpp",
+        ".hpp",
+        ".cc",
+        ".rs",
+        ".go",
+        ".rb",
+        ".php",
+        ".sh",
+        ".sql",
+        ".html",
+        ".css",
+        ".json",
+        ".yaml",
+        ".toml",
+        ".tex",
+        ".kt",
+        ".swift",
+        ".scala",
+        ".lua",
+        ".r",
+        ".jl",
+    ]
 )
 """Files that a folder's prompts are read from."""
 
@@ -58,7 +88,7 @@ def read_prompts(path: str | Path) -> list[Prompt]:
 
 
 def rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The JSON objects of a JSONL file, each with its "file:line". Raises PromptError for a row that is none."""
+    """The JSON objects of a JSONL file, each with its "file:line". Raises PromptError for other rows."""
     for where, line in _numbered(path):
         try:
             row = json.loads(line)
@@ -85,7 +115,9 @@ def prompt_of(row: dict[str, Any], where: str) -> Prompt:
     if messages and messages[-1]["role"] == "assistant":
         messages = messages[:-1]
     if not messages:
-        raise PromptError(f'{where}: "messages" asks nothing; expected at least one message before the answer')
+        raise PromptError(
+            f'{where}: "messages" asks nothing; expected at least one message before the answer'
+        )
     return Prompt([{"role": m["role"], "content": m["content"]} for m in messages], where)
 
 

@@ -21,7 +21,13 @@ import torch
 from torch import Tensor
 
 from taslak.errors import OptionError
-from taslak.models.loading.storage import full_disk_is_an_error, make_folder, read_json, require_free, write_json
+from taslak.models.loading.storage import (
+    full_disk_is_an_error,
+    make_folder,
+    read_json,
+    require_free,
+    write_json,
+)
 from taslak.models.target import Target, chain_rows
 from taslak.training.answers import Answer, Progress
 
@@ -69,6 +75,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         meta = read_json(folder / "meta.json")
+        self.digest: str = meta["texts"]
         self.width = int(meta["hidden_size"])
         lengths = meta["lengths"]
         self.offsets: npt.NDArray[np.int64] = np.concatenate(([0], np.cumsum(lengths, dtype=np.int64)))
@@ -172,11 +179,18 @@ def _reserve(path: Path, count: int) -> None:
 
 
 def _compute(
-    folder: Path, target: Target, texts: Sequence[Text], meta: dict[str, Any], done: int, progress: Progress | None
+    folder: Path,
+    target: Target,
+    texts: Sequence[Text],
+    meta: dict[str, Any],
+    done: int,
+    progress: Progress | None,
 ) -> None:
     total = sum(meta["lengths"])
     shape = (total, target.hidden_size)
-    arrays = {name: np.memmap(folder / f"{name}.f16", np.float16, "r+", shape=shape) for name in meta["features"]}
+    arrays = {
+        name: np.memmap(folder / f"{name}.f16", np.float16, "r+", shape=shape) for name in meta["features"]
+    }
     row = flushed = sum(meta["lengths"][:done])
     while done < len(texts):
         if progress is not None:

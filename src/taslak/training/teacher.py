@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from taslak.drafters.formats import LayerConfig
 from taslak.models.config import DecoderConfig
 from taslak.models.decoder import FINAL_NORM
 from taslak.models.layers import HEAD
@@ -22,11 +24,13 @@ from taslak.training.loss import CHUNK, compute_dtype
 class Teacher:
     """Float32 tensors of a checkpoint folder, read when they are asked for.
 
+    name:        what the target is called
     folder:      in Hugging Face layout
     vocab_size:  token ids that may be drawn; the lm_head's rows from there on are padding
     draft_ids:   Int64[Vd], ascending: the draft vocabulary; None = the whole vocabulary
     """
 
+    name: str
     folder: Path
     vocab_size: int
     draft_ids: Tensor | None = None
@@ -74,12 +78,30 @@ class Teacher:
         return self._place[tokens]
 
     @cached_property
+    def layer(self) -> LayerConfig:
+        """A layer of the target's shape."""
+        c = self.config
+        values = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+        scaling = values.get("rope_scaling") or values.get("rope_parameters")
+        return LayerConfig(
+            heads=c.heads,
+            kv_heads=c.kv_heads,
+            head_size=c.head_size,
+            inner_size=c.inner_size,
+            norm_eps=c.norm_eps,
+            rope_theta=c.rope.theta,
+            rope_scaling=None if c.rope.kind == "default" else scaling,
+            qkv_bias=c.qkv_bias,
+        )
+
+    @cached_property
     def rope(self) -> Rope:
-        return Rope(self.config.rope, self.config.head_size, torch.float32, self.device)
+        """Of that layer."""
+        return Rope(self.layer.rope, self.layer.head_size, torch.float32, self.device)
 
     @torch.no_grad()
     def distributions(self, batch: Batch) -> Tensor:
-        """The target's distribution after each row, over the draft vocabulary (renormalised). -> Float32[T, Vd].
+        """The target's distribution after each row over the draft vocabulary, renormalised. -> Float[T, Vd].
 
         Rows that no answer's token follows stay empty: they bear no loss.
         """
@@ -87,7 +109,7 @@ class Teacher:
         dtype = compute_dtype(self.device)
         weight = self.head.to(dtype).t()
         p = torch.zeros((len(batch), self.draft_vocab_size), device=self.device)
-        for chunk in rows.split(CHUNK):
+        for chunk in torch.split(rows, CHUNK):
             hidden = batch.features[FINAL_NORM][chunk].to(dtype)
             p[chunk] = torch.softmax((hidden @ weight).float(), dim=-1)
         return p

@@ -154,13 +154,15 @@ class Trainer:
             progress("training", self.steps, self.steps)
         self.world.wait()
 
-    def held_out(self, step: int) -> Point:
-        """The losses over the held-out texts."""
+    def held_out(self, step: int, texts: Sequence[int] | None = None) -> Point:
+        """The losses over the held-out texts, or some of them."""
         sums = _Sums()
         with torch.no_grad():
-            for texts in packed(self.store, self.store.held_out, self.schedule.batch_tokens, None):
+            for batch in packed(
+                self.store, self.store.held_out if texts is None else texts, self.schedule.batch_tokens, None
+            ):
                 with self._autocast:
-                    sums.add(self.kind(self._batch(texts)))
+                    sums.add(self.kind(self._batch(batch)))
         return sums.point(step, held_out=True)
 
     def _step(self, module: nn.Module, step: int) -> dict[str, Tensor]:
@@ -205,7 +207,9 @@ class Trainer:
         try:
             saved = torch.load(self.checkpoint, map_location=self.world.device, weights_only=True)
         except Exception as error:
-            raise CheckpointError(f"{self.checkpoint} can't be read: {error}; remove it to start afresh") from error
+            raise CheckpointError(
+                f"{self.checkpoint} can't be read: {error}; remove it to start afresh"
+            ) from error
         different = [k for k in self.identity if saved["identity"].get(k) != self.identity[k]]
         if different:
             raise OptionError(

@@ -36,13 +36,13 @@ class World:
 @contextmanager
 def world(device: str) -> Iterator[World]:
     """What `torchrun` says this process is, or the only one. device: "cpu", or "cuda" (each its own GPU)."""
-    size, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
-    if size == 1:
+    size, rank = (int(os.environ.get(name, "0")) for name in ("WORLD_SIZE", "RANK"))
+    if size <= 1:
         yield World(0, 1, torch.device(device))
         return
     where = torch.device(device)
     if where.type == "cuda":
-        where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))
+        where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(where)
     dist.init_process_group("nccl" if where.type == "cuda" else "gloo", timeout=PATIENCE)
     try:

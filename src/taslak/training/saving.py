@@ -1,1 +1,0 @@
-"""Trained heads in our own format."""
