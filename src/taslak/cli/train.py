@@ -37,8 +37,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="FILE|DIR",
-            help="What the model answers to train on: JSONL of prompt or messages, lines of text, or a folder "
-            "of text and code files.",
+            help="What the model answers to train on: JSONL of prompt or messages, lines of text, or a "
+            "folder of text and code files.",
             rich_help_panel=TEXTS,
         ),
     ] = None,
@@ -46,8 +46,8 @@ def train(
         list[Path] | None,
         typer.Option(
             metavar="FILE",
-            help="Answers to train on instead: JSONL of prompt and answer, or answers.jsonl of another run; may "
-            "be given several times.",
+            help="Answers to train on instead: JSONL of prompt and answer, or answers.jsonl of another run; "
+            "may be given several times.",
             rich_help_panel=TEXTS,
         ),
     ] = None,
@@ -198,7 +198,7 @@ def train(
         bool, typer.Option("--plot/--no-plot", help="Draw curves.png.", rich_help_panel=RESULT)
     ] = True,
 ) -> None:
-    """Train a drafter for a model: the model answers prompts, and a small network learns to say its next tokens.
+    """Train a drafter for a model: it answers prompts, and a small network learns to say its next tokens.
 
     Can be stopped at any time, and goes on where it was when it is started with the same options.
     """

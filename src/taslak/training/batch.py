@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -41,24 +42,16 @@ class Batch:
         good = (self.texts[:last] == self.texts[steps:]) & self.answered[steps:]
         return torch.nonzero(good)[:, 0]
 
-    @cached_property
+    @property
     def device(self) -> torch.device:
         return self.tokens.device
 
-    def mask(self, earlier: int = 0) -> Tensor:
-        """Who attends to whom. -> Bool[T, T · (1 + earlier)].
-
-        The first T keys were made from the target's own features: a row sees those of its text that lie at
-        least `earlier` rows back. Each further T keys were made by a later round of a head on its own output:
-        of round j a row sees the one `earlier` − j rows back, itself last. This is what a chain of drafted
-        tokens sees (training-time test, Li et al. 2025, EAGLE-3).
-        """
-        row = torch.arange(len(self), device=self.device)
-        same = self.texts[:, None] == self.texts[None]
-        back = row[:, None] - row[None]
-        rounds = [same & (back >= earlier)]
-        rounds += [same & (back == earlier - j) for j in range(1, earlier + 1)]
-        return torch.cat(rounds, dim=1)
+    @cached_property
+    def spans(self) -> list[slice]:
+        """Where each text lies. A row attends to its own text alone."""
+        lengths = torch.bincount(self.texts).tolist()
+        ends = list(accumulate(lengths))
+        return [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
 
 
 def collate(store: Store, texts: Sequence[int], device: torch.device) -> Batch:

@@ -97,11 +97,10 @@ class DraftModel(Kind):
         """After the last norm. -> [T, H]."""
         x = F.embedding(batch.tokens, self.embedding)
         turn = self.source.rope.at(batch.positions)
-        mask = batch.mask()
         for layer in self.layers:
             assert isinstance(layer, Layer)
             assert layer.input_norm is not None
-            x, _ = layer(layer.input_norm(x), x, turn, mask)
+            x, _ = layer(layer.input_norm(x), x, turn, batch.spans)
         normed: Tensor = self.norm(x)
         return normed
 

@@ -20,11 +20,13 @@ from torch import Tensor, nn
 from taslak.drafters.formats import Eagle3Config, EagleConfig, LayerConfig
 from taslak.errors import OptionError
 from taslak.models.decoder import FINAL_NORM, layer_feature
-from taslak.models.layers import PRODUCTS, weight_name
 from taslak.training.batch import Batch
 from taslak.training.kind import DECAY, Kind, check_config
 from taslak.training.layers import KeyValue, Layer, Norm, set_weight
 from taslak.training.teacher import Teacher
+
+STD = 0.02
+"""Of the weights at the start."""
 
 AHEAD = 2
 """Row t says the token this far after it."""
@@ -50,7 +52,7 @@ class Rounds(Kind):
 
     @abstractmethod
     def step(
-        self, embedded: Tensor, hidden: Tensor, turn: Turn, mask: Tensor, past: Sequence[KeyValue]
+        self, embedded: Tensor, hidden: Tensor, turn: Turn, spans: Sequence[slice], past: Sequence[KeyValue]
     ) -> tuple[Tensor, KeyValue]:
         """One round. embedded: of the next tokens, [T, H]; hidden: [T, H]. -> what it hands on, and K/V."""
 
@@ -65,8 +67,8 @@ class Rounds(Kind):
         hidden = self.start(batch)
         past: list[KeyValue] = []
         outputs = []
-        for number in range(self.rounds):
-            output, new = self.step(embedded, hidden, turn, batch.mask(number), past)
+        for _ in range(self.rounds):
+            output, new = self.step(embedded, hidden, turn, batch.spans, past)
             past.append(new)
             outputs.append(output)
             hidden = output.roll(1, dims=0)
@@ -97,9 +99,11 @@ class Eagle(Rounds):
         size = teacher.config.hidden_size
         self.fc = nn.Linear(2 * size, size)
         self.layer = Layer(teacher.layer, size)
-        start_as_last_layer(self.layer, teacher)
-        with torch.no_grad():  # at first the hidden state goes through and the token hardly does
-            self.fc.weight.normal_(std=0.02)
+        # at first the hidden state goes through as it is; the target's last layer as a start is far worse,
+        # since what it reads is normed and scaled otherwise
+        start_as_nothing(self.layer)
+        with torch.no_grad():
+            self.fc.weight.normal_(std=STD)
             self.fc.weight[:, size:] += torch.eye(size)
             self.fc.bias.zero_()
 
@@ -107,10 +111,10 @@ class Eagle(Rounds):
         return batch.features[FINAL_NORM]
 
     def step(
-        self, embedded: Tensor, hidden: Tensor, turn: Turn, mask: Tensor, past: Sequence[KeyValue]
+        self, embedded: Tensor, hidden: Tensor, turn: Turn, spans: Sequence[slice], past: Sequence[KeyValue]
     ) -> tuple[Tensor, KeyValue]:
         x = self.fc(torch.cat((embedded, hidden), dim=-1)).float()
-        output: tuple[Tensor, KeyValue] = self.layer(x, x, turn, mask, past)
+        output: tuple[Tensor, KeyValue] = self.layer(x, x, turn, spans, past)
         return output
 
     def unembedded(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -144,6 +148,7 @@ class Eagle3(Rounds):
         size = c.hidden_size
         self.fc = nn.Linear(3 * size, size, bias=False)
         self.layer = Eagle3Layer(teacher.layer, size)
+        start_as_nothing(self.layer)
         self.norm = Norm(size, c.norm_eps)
         self.lm_head = nn.Linear(size, teacher.draft_vocab_size, bias=False)
         set_weight(self.norm, teacher.weight("model.norm.weight"))
@@ -155,21 +160,20 @@ class Eagle3(Rounds):
         return fused.float()
 
     def step(
-        self, embedded: Tensor, hidden: Tensor, turn: Turn, mask: Tensor, past: Sequence[KeyValue]
+        self, embedded: Tensor, hidden: Tensor, turn: Turn, spans: Sequence[slice], past: Sequence[KeyValue]
     ) -> tuple[Tensor, KeyValue]:
         x = self.layer.both(embedded, hidden)
-        output: tuple[Tensor, KeyValue] = self.layer(x, hidden, turn, mask, past)
+        output: tuple[Tensor, KeyValue] = self.layer(x, hidden, turn, spans, past)
         return output
 
     def unembedded(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return self.norm(hidden), self.lm_head.weight
 
 
-def start_as_last_layer(layer: Layer, teacher: Teacher) -> None:
-    """The target's last layer as the starting point: it already knows what to do with such hidden states."""
-    last = teacher.config.layers - 1
-    for name in PRODUCTS:
-        own: nn.Linear = getattr(layer, name)
-        bias = None if own.bias is None else teacher.weight(weight_name(last, name, "bias"))
-        set_weight(own, teacher.weight(weight_name(last, name)), bias)
-    set_weight(layer.post_norm, teacher.weight(f"model.layers.{last}.post_attention_layernorm.weight"))
+def start_as_nothing(layer: Layer) -> None:
+    """Random weights, with what is added to the residual at zero."""
+    for parameter in layer.parameters():
+        if parameter.dim() == 2:
+            nn.init.normal_(parameter, std=STD)
+    nn.init.zeros_(layer.o.weight)
+    nn.init.zeros_(layer.down.weight)

@@ -6,6 +6,7 @@ Plain PyTorch, whole texts at a time; what it computes is what the drafters' inf
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -63,11 +64,11 @@ class Layer(nn.Module):
         x: Tensor,
         residual: Tensor,
         turn: tuple[Tensor, Tensor],
-        mask: Tensor,
+        spans: Sequence[slice],
         past: Sequence[KeyValue] = (),
     ) -> tuple[Tensor, KeyValue]:
         """x: what attention reads, [T, width]; residual: [T, H]; turn: cos and sin of the rows' positions;
-        past: K/V of earlier rounds, whose keys stand before this round's; mask: Bool[T, T · rounds].
+        spans: the rows of each text; past: K/V of earlier rounds.
 
         -> Float32[T, H], and this round's K/V.
         """
@@ -76,24 +77,43 @@ class Layer(nn.Module):
         q = rotate(self.q(x).view(rows, c.heads, c.head_size), *turn)
         k = rotate(self.k(x).view(rows, c.kv_heads, c.head_size), *turn)
         v = self.v(x).view(rows, c.kv_heads, c.head_size)
-        k = k.to(v.dtype)
-        keys = torch.cat([*(old for old, _ in past), k])  # [T · rounds, kv heads, d]
-        values = torch.cat([*(old for _, old in past), v])
-        group = c.heads // c.kv_heads
-        mixed = F.scaled_dot_product_attention(
-            q.to(v.dtype).transpose(0, 1)[None],
-            keys.repeat_interleave(group, dim=1).transpose(0, 1)[None],
-            values.repeat_interleave(group, dim=1).transpose(0, 1)[None],
-            attn_mask=mask,
-        )  # [1, heads, T, d]
-        h = residual + self.o(mixed[0].transpose(0, 1).reshape(rows, -1)).float()
+        q, k = q.to(v.dtype), k.to(v.dtype)
+        rounds = [*past, (k, v)]
+        mixed = torch.cat([_attend(q[span], [(a[span], b[span]) for a, b in rounds]) for span in spans])
+        h = residual + self.o(mixed).float()
         y = self.post_norm(h)
         return h + self.down(F.silu(self.gate(y)) * self.up(y)).float(), (k, v)
+
+
+def _attend(q: Tensor, rounds: Sequence[KeyValue]) -> Tensor:
+    """One text: each row over what it sees. q: [L, heads, d] -> [L, heads · d]."""
+    length, heads, _ = q.shape
+    group = heads // rounds[0][0].shape[1]
+    keys = torch.cat([k for k, _ in rounds]).repeat_interleave(group, dim=1)  # [L · rounds, heads, d]
+    values = torch.cat([v for _, v in rounds]).repeat_interleave(group, dim=1)
+    mask = None if len(rounds) == 1 else sees(length, len(rounds) - 1).to(q.device)
+    q, keys, values = (t.transpose(0, 1)[None] for t in (q, keys, values))
+    mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=mask is None)
+    return mixed[0].transpose(0, 1).reshape(length, -1)
+
+
+@lru_cache(maxsize=256)
+def sees(length: int, earlier: int) -> Tensor:
+    """Which keys a row of round `earlier` attends to. -> Bool[L, L · (1 + earlier)].
+
+    The first L keys were made from the target's own features: a row sees those at least `earlier` rows back.
+    Each further L keys were made in a later round from the head's own output: of round j a row sees the one
+    `earlier` − j rows back, of this round itself. That is what a chain of drafted tokens sees (training-time
+    test, Li et al. 2025, EAGLE-3).
+    """
+    row = torch.arange(length)
+    back = row[:, None] - row[None]
+    return torch.cat([back >= earlier, *(back == earlier - j for j in range(1, earlier + 1))], dim=1)
 
 
 def set_weight(module: nn.Module, weight: Tensor, bias: Tensor | None = None) -> None:
     """Start a linear layer or a norm from given numbers."""
     with torch.no_grad():
-        module.weight.copy_(weight)  # type: ignore[operator, union-attr]
+        module.weight.copy_(weight)  # type: ignore[operator]
         if bias is not None:
-            module.bias.copy_(bias)  # type: ignore[operator, union-attr]
+            module.bias.copy_(bias)  # type: ignore[operator]
