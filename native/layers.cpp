@@ -26,10 +26,11 @@ Layers::Layers(Shape shape, std::vector<Layer> layers) : shape_(shape), layers_(
     if (shape.kv_heads < 1 || shape.heads % shape.kv_heads || shape.rotary > shape.head_size || shape.rotary % 2) {
         throw std::invalid_argument("the heads don't share the K/V heads evenly, or can't be rotated so");
     }
+    if (!layers_.empty()) beside_ = std::max(0, int(layers_[0].q.weight->k) - shape.hidden);
     for (const Layer& layer : layers_) {
-        check(layer.q, "q", q, shape.hidden);
-        check(layer.k, "k", kv, shape.hidden);
-        check(layer.v, "v", kv, shape.hidden);
+        check(layer.q, "q", q, shape.hidden + beside_);
+        check(layer.k, "k", kv, shape.hidden + beside_);
+        check(layer.v, "v", kv, shape.hidden + beside_);
         check(layer.o, "o", shape.hidden, q);
         check(layer.gate, "gate", shape.inner, shape.hidden);
         check(layer.up, "up", shape.inner, shape.hidden);
@@ -39,6 +40,7 @@ Layers::Layers(Shape shape, std::vector<Layer> layers) : shape_(shape), layers_(
 
 void Layers::run(int first, int last, const Pass& pass, Pool& pool) {
     if (first < 0 || last > int(layers_.size())) throw std::invalid_argument("there are no such layers");
+    if (beside_ && !pass.beside) throw std::invalid_argument("q, k and v are wider than the rows, and nothing is beside");
     if (pass.plan->slots() > pass.slots) throw std::invalid_argument("the plan's slots lie past the cache's end");
     const std::size_t rows = std::size_t(pass.plan->rows());
     const std::size_t q = std::size_t(shape_.heads) * shape_.head_size;
@@ -62,11 +64,26 @@ void Layers::run(int first, int last, const Pass& pass, Pool& pool) {
     }
 }
 
+const float* Layers::input(const Layer& layer, const Pass& pass, Pool& pool) {
+    const int rows = pass.plan->rows(), hidden = shape_.hidden;
+    const float* own = pass.x;
+    if (layer.input_norm) {
+        rms_norm(pass.x, layer.input_norm, shape_.eps, rows, hidden, normed_.data(), pool);
+        own = normed_.data();
+    }
+    if (!beside_) return own;
+    wide_.resize(std::size_t(rows) * std::size_t(beside_ + hidden));
+    for (int r = 0; r < rows; ++r) {
+        float* to = &wide_[std::size_t(r) * std::size_t(beside_ + hidden)];
+        std::copy_n(own + std::size_t(r) * hidden, hidden, std::copy_n(pass.beside + std::size_t(r) * beside_, beside_, to));
+    }
+    return wide_.data();
+}
+
 void Layers::attention(const Layer& layer, const Cache& cache, const Pass& pass, Pool& pool) {
     const Shape& s = shape_;
     const int rows = pass.plan->rows(), q_size = s.heads * s.head_size, kv_size = s.kv_heads * s.head_size;
-    rms_norm(pass.x, layer.input_norm, s.eps, rows, s.hidden, normed_.data(), pool);
-    activations_.set(normed_.data(), rows, s.hidden, s.hidden);
+    activations_.set(input(layer, pass, pool), rows, beside_ + s.hidden, beside_ + s.hidden);
     const Product products[] = {
         {layer.q.weight, layer.q.bias, nullptr, q_.data(), q_size},
         {layer.k.weight, layer.k.bias, nullptr, k_.data(), kv_size},

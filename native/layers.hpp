@@ -19,7 +19,7 @@ struct Linear {
 
 // One layer's weights; whoever made them keeps them.
 struct Layer {
-    const float* input_norm;  // [hidden]
+    const float* input_norm;  // [hidden], or null: q, k and v read the rows as they are
     const float* post_norm;   // [hidden], before the MLP
     Linear q, k, v, o, gate, up, down;
 };
@@ -41,25 +41,30 @@ struct Pass {
     bool half;
     std::int64_t slots;
     std::vector<float*> captures;  // by layer: where its output goes too, [rows, hidden], or null; may be shorter
+    const float* beside = nullptr;  // [rows, columns of q, k and v past hidden]: what they read before the row itself
 };
 
 // Not to be run by two threads at once: they would share its workspace.
 class Layers {
    public:
-    // Throws std::invalid_argument where a weight doesn't fit the shape.
+    // q, k and v may be wider than hidden, all equally: see Pass::beside. Throws std::invalid_argument where a weight
+    // doesn't fit the shape.
     Layers(Shape shape, std::vector<Layer> layers);
 
     // Layers [first, last). The rows' K/V is in the cache before any row reads it.
     void run(int first, int last, const Pass& pass, Pool& pool);
 
    private:
+    // What q, k and v read: the rows, normed where the layer norms them, behind what stands beside them.
+    const float* input(const Layer& layer, const Pass& pass, Pool& pool);
     void attention(const Layer& layer, const Cache& cache, const Pass& pass, Pool& pool);
     void mlp(const Layer& layer, const Pass& pass, Pool& pool);
 
     Shape shape_;
+    int beside_ = 0;
     std::vector<Layer> layers_;
     Activations activations_;
-    std::vector<float> normed_, q_, k_, v_, mixed_, inner_;
+    std::vector<float> normed_, wide_, q_, k_, v_, mixed_, inner_;
 };
 
 }  // namespace taslak

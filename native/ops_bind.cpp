@@ -107,8 +107,9 @@ void bind_ops(nb::module_& m) {
         // captures: (layer, address of [rows, hidden])
         .def("run",
              [](Layers& self, int first, int last, const Plan& plan, Address x, Address cos, Address sin, Address keys,
-                Address values, bool half, std::int64_t slots, const std::vector<std::pair<int, Address>>& captures) {
-                 Pass pass{&plan, out(x), in(cos), in(sin), out<void>(keys), out<void>(values), half, slots, {}};
+                Address values, bool half, std::int64_t slots, const std::vector<std::pair<int, Address>>& captures,
+                Address beside) {
+                 Pass pass{&plan, out(x), in(cos), in(sin), out<void>(keys), out<void>(values), half, slots, {}, in(beside)};
                  for (const auto& [layer, address] : captures) {
                      if (layer < 0) throw std::invalid_argument("there is no such layer to capture");
                      if (int(pass.captures.size()) <= layer) pass.captures.resize(std::size_t(layer) + 1);
@@ -118,5 +119,5 @@ void bind_ops(nb::module_& m) {
                  self.run(first, last, pass, default_pool());
              },
              "first"_a, "last"_a, "plan"_a, "x"_a, "cos"_a, "sin"_a, "keys"_a, "values"_a, "half"_a, "slots"_a,
-             "captures"_a);
+             "captures"_a, "beside"_a);
 }

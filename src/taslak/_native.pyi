@@ -70,6 +70,7 @@ class Layers:
         half: bool,
         slots: int,
         captures: Sequence[tuple[int, int]],
+        beside: int,
     ) -> None: ...
 
 def attend(

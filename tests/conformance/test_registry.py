@@ -14,6 +14,7 @@ from taslak.engine.sequence import Answer
 from taslak.models.decoder import Decoder
 from taslak.models.target import chain_rows
 from tests.support.decoding import GAMMAS, decode, plain, request
+from tests.support.heads import head_for
 from tests.support.tiny import near_model, tiny_model
 
 assert taslak.drafters
@@ -26,8 +27,11 @@ TARGET = tiny_model(1)
 DRAFT = near_model(1)
 
 
-def drafter(name: str, branch: int = 1, target: Decoder = TARGET, draft: Decoder = DRAFT) -> Drafter:
-    return build(name, target, DrafterOptions(draft=draft, branch=branch))
+def drafter(
+    name: str, branch: int = 1, target: Decoder = TARGET, draft: Decoder = DRAFT, tree: str = "dynamic"
+) -> Drafter:
+    head = head_for(name, target) if REGISTRY[name].needs_head else None
+    return build(name, target, DrafterOptions(draft=draft, head=head, branch=branch, tree=tree))
 
 
 @pytest.mark.parametrize("temperature", ["greedy", "sampled"])

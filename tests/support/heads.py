@@ -17,6 +17,7 @@ from taslak.drafters.formats import (
     LayerConfig,
     MedusaConfig,
 )
+from taslak.models.decoder import Decoder
 
 LAYER = LayerConfig(heads=4, kv_heads=2, head_size=8, inner_size=48)
 
@@ -50,3 +51,9 @@ def random_head(
         noise = torch.randn(shape, generator=generator) * scale
         tensors[name] = 1.0 + 0.1 * noise if "norm" in name else noise
     return Head(made_for, config, tensors, ids)
+
+
+def head_for(kind: str, target: Decoder, **options: Any) -> Head:
+    """A random head of a kind for a tiny target, whatever its number of layers."""
+    config = CONFIGS[kind]
+    return random_head(config, vocab_size=target.vocab_size, layers=None, **options)

@@ -123,6 +123,12 @@ class Distribution:
         order = torch.sort(noisy[largest], descending=True, stable=True).indices
         return [int(i) for i in self.ids[largest[order]]]
 
+    def storable(self) -> Distribution:
+        """Without the tokens a float32 row can't hold the probability of to full precision: a second sibling
+        drawn from a sharp distribution may be one. Who draws for a draft's q draws from this."""
+        keep = self.softmax() > 1e-30
+        return self if bool(keep.all()) else Distribution(self.ids[keep], self.z[keep])
+
     def probabilities(self, vocab_size: int) -> Tensor:
         """Float64[V], zero outside the support, summing to one."""
         p = torch.zeros(vocab_size, dtype=torch.float64, device=self.z.device)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taslak.drafters import draft_model, fallback, ngram, suffix
+from taslak.drafters import draft_model, eagle, fallback, medusa, ngram, suffix
 from taslak.drafters.base import REGISTRY, Budget, Drafter, DrafterOptions, Needs, Report, View, build
 
 __all__ = [
@@ -15,7 +15,9 @@ __all__ = [
     "View",
     "build",
     "draft_model",
+    "eagle",
     "fallback",
+    "medusa",
     "ngram",
     "suffix",
 ]

@@ -16,7 +16,7 @@ from taslak.core.draft import Draft
 from taslak.core.noise import Stream
 from taslak.core.sampling import Sampling
 from taslak.drafters.formats import Head
-from taslak.errors import OptionError
+from taslak.errors import CheckpointError, OptionError
 from taslak.models.cache import Block
 from taslak.models.target import Target
 
@@ -118,6 +118,14 @@ class Drafter(Protocol):
         ...
 
 
+def common_prefix(known: Sequence[int], tokens: Sequence[int]) -> int:
+    """Length of the longest common prefix."""
+    short = min(len(known), len(tokens))
+    if known[:short] == tokens[:short]:
+        return short
+    return next(i for i in range(short) if known[i] != tokens[i])
+
+
 LOOKUPS = ("ngram", "suffix")
 TREES = ("static", "dynamic")
 
@@ -129,8 +137,8 @@ class DrafterOptions:
     draft:      the draft model (draft-model, fallback)
     head:       the trained head (medusa, eagle, eagle3, early-exit)
     branch:     children an expanded node (1 = linear)
-    tree:       which tree a head drafts where branch > 1: "static", a shape fixed beforehand whose children are
-                drawn, or "dynamic", grown and re-ranked by joint confidence
+    tree:       which tree a head drafts where branch > 1: "static", its shape fixed beforehand and its
+                children drawn, or "dynamic", grown and re-ranked by joint confidence
     lookup:     which look-up `fallback` tries first: "ngram" or "suffix"
     ngram_max:  longest suffix the n-gram drafter looks for
     ngram_min:  shortest one
@@ -205,3 +213,39 @@ def method(name: str) -> Method:
 def build(name: str, target: Target, options: DrafterOptions) -> Drafter:
     """The drafter of this name. Raises OptionError for an unknown name or missing options."""
     return method(name).factory(target, options)
+
+
+def needed_head(kind: str, target: Target, options: DrafterOptions) -> Head:
+    """The head a method of its kind drafts with. Raises OptionError without one or for one of another kind,
+    CheckpointError for one made for another target."""
+    head = options.head
+    if head is None:
+        raise OptionError(f"method {kind} needs a {kind} head; name its folder with --draft")
+    if head.kind != kind:
+        raise OptionError(f"method {kind} needs a {kind} head and got one of kind {head.kind}")
+    made_for = head.target
+    for what, has, fits in (
+        ("hidden size", made_for.hidden_size, made_for.hidden_size == target.hidden_size),
+        (
+            "vocabulary",
+            made_for.vocab_size,
+            target.vocab_size <= made_for.vocab_size <= target.padded_vocab_size,
+        ),
+        ("layers", made_for.layers, made_for.layers in (None, target.layers)),
+    ):
+        if not fits:
+            own = {
+                "hidden size": target.hidden_size,
+                "vocabulary": target.vocab_size,
+                "layers": target.layers,
+            }[what]
+            raise CheckpointError(
+                f"the {kind} head was made for {made_for.name}: its {what} is {has}, the target's is {own}; "
+                "use a head trained for this target"
+            )
+    if head.draft_ids is not None and int(head.draft_ids[-1]) >= target.vocab_size:
+        raise CheckpointError(
+            f"the {kind} head drafts token {int(head.draft_ids[-1])}, which the target's vocabulary of "
+            f"{target.vocab_size} lacks; use a head trained for this target"
+        )
+    return head

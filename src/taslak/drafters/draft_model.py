@@ -15,7 +15,7 @@ from torch import Tensor
 
 from taslak.core.draft import EMPTY, ONE_HOT, ROOT, Draft
 from taslak.core.sampling import Distribution, distribution
-from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, register
+from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, common_prefix, register
 from taslak.errors import OptionError, SamplingError
 from taslak.models.cache import Block
 from taslak.models.target import Target, chain_rows
@@ -105,7 +105,7 @@ class DraftModel:
         """Nothing to learn: the next `propose` sees the committed tokens."""
 
     def lag(self, view: View) -> int:
-        return len(view.tokens) - (0 if view.state is None else _common(view.state.tokens, view.tokens))
+        return len(view.tokens) - (0 if view.state is None else common_prefix(view.state.tokens, view.tokens))
 
     def forget(self, view: View) -> None:
         if view.state is not None:
@@ -121,7 +121,7 @@ class DraftModel:
         state: _State = view.state or _State(self._model.allocate(0), [])
         view.state = state
         # the last committed token is always run again: its logits are what the draft starts from
-        known = min(_common(state.tokens, view.tokens), len(view.tokens) - 1)
+        known = min(common_prefix(state.tokens, view.tokens), len(view.tokens) - 1)
         if max(view.tokens[known:]) >= self._model.vocab_size:
             return None
         state.cache.crop(known)
@@ -169,8 +169,9 @@ class DraftModel:
             children = _best(row, dist, width)
             drawn = False
         else:
-            children = dist.top(width, view.key, view.stream, position)
             drawn = view.exact_q
+            dist = dist.storable() if drawn else dist
+            children = dist.top(width, view.key, view.stream, position)
         if drawn:
             g.q.append(dist.probabilities(self._vocab_size).float())
         likely = torch.softmax(row[None], dim=-1)[0]
@@ -191,14 +192,6 @@ def _best(row: Tensor, dist: Distribution, width: int) -> list[int]:
         return [chosen]
     runners_up = [int(i) for i in torch.topk(row, min(width, row.numel())).indices if int(i) != chosen]
     return [chosen, *runners_up[: width - 1]]
-
-
-def _common(known: Sequence[int], tokens: Sequence[int]) -> int:
-    """Length of the longest common prefix."""
-    short = min(len(known), len(tokens))
-    if known[:short] == tokens[:short]:
-        return short
-    return next(i for i in range(short) if known[i] != tokens[i])
 
 
 @register("draft-model", needs_draft=True)

@@ -43,21 +43,27 @@ class Policy(Protocol):
 @dataclass(frozen=True, slots=True)
 class FixedGamma:
     """The same depth in every step, `branch` siblings at each; a draft ends early where its joint confidence
-    falls under `stop_below`. Raises OptionError for γ outside 1 … 16 or a confidence outside 0 … 1."""
+    falls under `stop_below`. `nodes`: most of them in a draft, None = γ · branch.
+
+    Raises OptionError for γ outside 1 … 16, nodes outside 1 … 128 or a confidence outside 0 … 1.
+    """
 
     gamma: int
     branch: int = 1
     stop_below: float = 0.0
+    nodes: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.gamma <= 16:
             raise OptionError(f"gamma is {self.gamma}; expected 1 to 16")
         if not 0.0 <= self.stop_below <= 1.0:
             raise OptionError(f"stop_below is {self.stop_below}; expected a confidence from 0 to 1")
+        if self.nodes is not None and not 1 <= self.nodes <= 128:
+            raise OptionError(f"nodes is {self.nodes}; expected 1 to 128")
 
     @property
     def max_nodes(self) -> int:
-        return self.gamma * self.branch
+        return self.gamma * self.branch if self.nodes is None else self.nodes
 
     def budgets(self, sequences: Seq[Sequence]) -> list[Budget]:
         budget = Budget(self.gamma, self.max_nodes, self.stop_below)

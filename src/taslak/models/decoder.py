@@ -14,7 +14,8 @@ from torch import Tensor
 
 from taslak.models.cache import Block, Pool
 from taslak.models.config import DecoderConfig
-from taslak.models.layers import HEAD, Layers, TorchLayers, Where
+from taslak.models.kernels import Kernels, NativeKernels, TorchKernels
+from taslak.models.layers import HEAD, Layers, TorchLayers, Where, weight_name
 from taslak.models.native_ops import NativeLayers
 from taslak.models.ops import Quick, Share
 from taslak.models.reference import Reference
@@ -67,6 +68,7 @@ class Decoder:
         tensors = {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}
         self._embedding = weights["model.embed_tokens.weight"]
         self.vocab_size = min(vocab_size or config.vocab_size, config.vocab_size)
+        self.padded_vocab_size = config.vocab_size
         self.context = config.context
         self.layers = config.layers
         self.hidden_size = config.hidden_size
@@ -81,15 +83,22 @@ class Decoder:
         # beside a head of its own, rows of the embedding are looked up, and the table isn't read
         self.pass_bytes = self.weight_bytes - (self._embedding.nbytes if HEAD in weights else 0)
         self._layers: Layers
+        self.kernels: Kernels
         if native:
             head = weights.get(HEAD, self._embedding)
             if isinstance(head, Packed):
                 head = head.first(min(self.vocab_size, head.shape[0]))
             self._layers = NativeLayers(config, {**weights, HEAD: head}, self.pool)
+            inner = weights[weight_name(0, "down")]
+            wide = isinstance(inner, Packed) and inner.kind == "bfloat16"
+            self.kernels = NativeKernels("bfloat16" if wide else "int8")
+            self._head: Tensor | Packed = head
         else:
             rows = tensors["model.embed_tokens.weight" if config.tied else HEAD][: self.vocab_size]
             ops = Reference(self.device) if exact else Quick(dtype, self.device)
             self._layers = TorchLayers(config, tensors, rows, self.pool, ops)
+            self.kernels = TorchKernels(rows.dtype, self.device)
+            self._head = rows
         self._rope = Rope(config.rope, config.head_size, self._layers.dtype, self.device)
         self.width_invariant = self._layers.width_invariant
 
@@ -114,7 +123,7 @@ class Decoder:
         positions = torch.tensor([position for position, _ in at], device=self.device)
         slots = torch.tensor([slot for _, slot in at], device=self.device)
 
-        x = self._embed(tokens).to(self._layers.dtype)  # [R, H]
+        x = self.embed(tokens)  # [R, H]
         features: dict[str, Tensor] = {EMBEDDING: x} if EMBEDDING in capture else {}
         where = Where(*self._rope.at(positions), slots)
         names = {index: name for index in range(first, last) if (name := layer_feature(index)) in capture}
@@ -133,11 +142,17 @@ class Decoder:
             return Output(x.new_empty((0, self.vocab_size)).float(), features)
         return self._finish(x, batch, features, FINAL_NORM in capture)
 
-    def _embed(self, tokens: Tensor) -> Tensor:
-        """Int64[R] -> [R, H]."""
+    def embed(self, tokens: Tensor) -> Tensor:
         if isinstance(self._embedding, Packed):
             return self._embedding.rows(tokens)
-        return F.embedding(tokens, self._embedding)
+        return F.embedding(tokens, self._embedding).to(self._layers.dtype)
+
+    def logits(self, x: Tensor) -> Tensor:
+        return self._layers.logits(x)
+
+    def unembedding(self, ids: Tensor) -> Tensor:
+        head = self._head
+        return head.rows(ids) if isinstance(head, Packed) else head[ids]
 
     def _finish(
         self, x: Tensor, batch: Sequence[Rows], features: dict[str, Tensor], keep_norm: bool

@@ -64,9 +64,17 @@ class Layers(Protocol):
         ...
 
     def run(
-        self, first: int, last: int, x: Tensor, where: Where, plan: Any, capture: Collection[int]
+        self,
+        first: int,
+        last: int,
+        x: Tensor,
+        where: Where,
+        plan: Any,
+        capture: Collection[int] = (),
+        beside: Tensor | None = None,
     ) -> tuple[Tensor, dict[int, Tensor]]:
         """Layers [first, last); writes the rows' K/V before anyone reads it. x: [R, H], not modified.
+        `beside`: [R, B], what stands before the (normed) rows where q, k and v read B + H columns.
 
         -> [R, H], and the outputs of the captured layers.
         """
@@ -83,9 +91,9 @@ class Layers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Weights [out, in], biases [out] or None."""
+    """Weights [out, in], biases [out] or None. Without an input norm q, k and v read the rows as they are."""
 
-    input_norm: Tensor
+    input_norm: Tensor | None
     q: Tensor
     k: Tensor
     v: Tensor
@@ -109,47 +117,58 @@ class Layer:
             fields[name] = weights[weight_name(layer, name)]
             fields[f"{name}_bias"] = weights.get(weight_name(layer, name, "bias"))
         return cls(
-            input_norm=weights[f"model.layers.{layer}.input_layernorm.weight"],
+            input_norm=weights.get(f"model.layers.{layer}.input_layernorm.weight"),
             post_norm=weights[f"model.layers.{layer}.post_attention_layernorm.weight"],
             **fields,
         )
 
 
 class TorchLayers:
-    """Layers in PyTorch, their arithmetic done by `ops`. `head`: [V, H]; `pool` holds their K/V."""
+    """Layers in PyTorch, their arithmetic done by `ops`. `head`: [V, H], None where `logits` is never asked;
+    `pool` holds their K/V."""
 
     def __init__(
-        self, config: DecoderConfig, weights: Mapping[str, Tensor], head: Tensor, pool: Pool, ops: Ops
+        self, config: DecoderConfig, weights: Mapping[str, Tensor], head: Tensor | None, pool: Pool, ops: Ops
     ) -> None:
         self._config = config
         self._layers = [Layer.of(weights, layer) for layer in range(config.layers)]
-        self._final_norm = weights["model.norm.weight"]
+        self._final_norm = weights.get("model.norm.weight")
         self._head = head
         self._pool = pool
         self._ops = ops
         self.width_invariant = ops.width_invariant
-        self.dtype = head.dtype
+        self.dtype = self._layers[0].q.dtype
         products = [(w.q, w.k, w.v, w.o, w.gate, w.up, w.down) for w in self._layers]
-        ops.prepare([head, *(weight for layer in products for weight in layer)])
+        heads = [] if head is None else [head]
+        ops.prepare([*heads, *(weight for layer in products for weight in layer)])
 
     def plan(self, shares: Sequence[Share]) -> Any:
         return self._ops.plan(shares)
 
     def run(
-        self, first: int, last: int, x: Tensor, where: Where, plan: Any, capture: Collection[int]
+        self,
+        first: int,
+        last: int,
+        x: Tensor,
+        where: Where,
+        plan: Any,
+        capture: Collection[int] = (),
+        beside: Tensor | None = None,
     ) -> tuple[Tensor, dict[int, Tensor]]:
         captured = {}
         for index in range(first, last):
-            x = self._layer(index, x, where, plan)
+            x = self._layer(index, x, where, plan, beside)
             if index in capture:
                 captured[index] = x
         return x, captured
 
-    def _layer(self, index: int, x: Tensor, where: Where, plan: Any) -> Tensor:
+    def _layer(self, index: int, x: Tensor, where: Where, plan: Any, beside: Tensor | None) -> Tensor:
         """One transformer block. x: [R, H] -> [R, H]."""
         w, ops, config = self._layers[index], self._ops, self._config
         rows = x.shape[0]
-        h = ops.norm(x, w.input_norm, config.norm_eps)
+        h = x if w.input_norm is None else ops.norm(x, w.input_norm, config.norm_eps)
+        if beside is not None:
+            h = torch.cat((beside, h), dim=-1)  # [R, B + H]
         q = ops.linear(h, w.q, w.q_bias).view(rows, config.heads, config.head_size)
         k = ops.linear(h, w.k, w.k_bias).view(rows, config.kv_heads, config.head_size)
         v = ops.linear(h, w.v, w.v_bias).view(rows, config.kv_heads, config.head_size)
@@ -163,7 +182,9 @@ class TorchLayers:
         return x + ops.linear(h, w.down, w.down_bias)
 
     def norm(self, x: Tensor) -> Tensor:
+        assert self._final_norm is not None
         return self._ops.norm(x, self._final_norm, self._config.norm_eps)
 
     def logits(self, x: Tensor) -> Tensor:
+        assert self._head is not None
         return self._ops.linear(x, self._head, None).float()

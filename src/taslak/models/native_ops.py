@@ -27,7 +27,8 @@ class NativeLayers:
     """Implements `Layers`.
 
     weights:  Hugging Face names; every matrix a product reads is a Packed, the head (tied or not) included,
-              norms and biases are tensors. Kept, not copied.
+              norms and biases are tensors. Kept, not copied. The head and the last norm may be left out where
+              `logits` and `norm` are never asked.
     pool:     float32 or bfloat16, on the CPU
     """
 
@@ -40,8 +41,10 @@ class NativeLayers:
         self._config = config
         self._pool = pool
         self._kept: list[Tensor | Packed] = []  # what the native side knows the address of
-        self._head = self._matrix(weights, HEAD)
-        self._final_norm = self._vector(weights["model.norm.weight"])
+        self._head = self._matrix(weights, HEAD) if HEAD in weights else None
+        self._final_norm = self._vector(weights.get("model.norm.weight"))
+        q = weights[weight_name(0, "q")]
+        self._beside = q.shape[1] - config.hidden_size
         self._layers = _native.Layers(
             config.hidden_size,
             config.inner_size,
@@ -55,8 +58,8 @@ class NativeLayers:
 
     def _layer(self, weights: Mapping[str, Tensor | Packed], layer: int) -> tuple[Any, ...]:
         norms = [
-            self._vector(weights[f"model.layers.{layer}.{name}_layernorm.weight"])
-            for name in ("input", "post_attention")
+            self._vector(weights.get(f"model.layers.{layer}.input_layernorm.weight")),
+            self._vector(weights[f"model.layers.{layer}.post_attention_layernorm.weight"]),
         ]
         matrices = [self._matrix(weights, weight_name(layer, product)).handle for product in PRODUCTS]
         biases = [
@@ -85,12 +88,21 @@ class NativeLayers:
         )
 
     def run(
-        self, first: int, last: int, x: Tensor, where: Where, plan: Plan, capture: Collection[int]
+        self,
+        first: int,
+        last: int,
+        x: Tensor,
+        where: Where,
+        plan: Plan,
+        capture: Collection[int] = (),
+        beside: Tensor | None = None,
     ) -> tuple[Tensor, dict[int, Tensor]]:
         size = (plan.rows, self._config.hidden_size)
         x = check("x", x, size, torch.float32).clone(memory_format=torch.contiguous_format)
         cos, sin = (t.reshape(plan.rows, self._config.head_size).contiguous() for t in (where.cos, where.sin))
         captured = {layer: torch.empty_like(x) for layer in capture if first <= layer < last}
+        if beside is not None:
+            beside = check("beside", beside, (plan.rows, self._beside), torch.float32).contiguous()
         keys, values = self._pool.keys, self._pool.values
         self._layers.run(
             first,
@@ -104,19 +116,25 @@ class NativeLayers:
             keys.dtype == torch.bfloat16,
             keys.shape[1],
             [(layer, address(tensor)) for layer, tensor in captured.items()],
+            address(beside),
         )
         return x, captured
 
     def norm(self, x: Tensor) -> Tensor:
-        x = check("x", x, (None, self._config.hidden_size), torch.float32).contiguous()
-        out = torch.empty_like(x)
-        rows, width = x.shape
-        weight, eps = address(self._final_norm), self._config.norm_eps
-        _native.rms_norm(address(x), weight, eps, rows, width, address(out))
-        return out
+        assert self._final_norm is not None
+        return rms_norm(x, self._final_norm, self._config.norm_eps)
 
     def logits(self, x: Tensor) -> Tensor:
+        assert self._head is not None
         return linear(x.contiguous(), self._head)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """RMSNorm (Zhang and Sennrich 2019). x: Float32[R, H]; weight: Float32[H], contiguous -> [R, H]."""
+    x = check("x", x, (None, weight.numel()), torch.float32).contiguous()
+    out = torch.empty_like(x)
+    _native.rms_norm(address(x), address(weight), eps, x.shape[0], x.shape[1], address(out))
+    return out
 
 
 def pack_weights(

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from taslak.models.cache import Block
+from taslak.models.kernels import Kernels
 
 PREFIX = -1
 """As a row's parent: the row follows the committed prefix directly."""
@@ -74,6 +75,8 @@ class Target(Protocol):
 
     vocab_size: int
     """Token ids a draw may give; padding rows of the lm_head are not among them."""
+    padded_vocab_size: int
+    """The same with the padding rows."""
     context: int
     """Most positions a sequence may have."""
     layers: int
@@ -85,6 +88,8 @@ class Target(Protocol):
     """Most cache positions all sequences together may have, None = as many as memory gives."""
     width_invariant: bool
     """Whether a row's bits don't depend on the rows beside it (docs/architecture.md)."""
+    kernels: Kernels
+    """What a network that drafts from this model's hidden states computes with."""
 
     def allocate(self, positions: int) -> Block:
         """A cache for one sequence with room for this many positions. Raises MemoryLimitError."""
@@ -98,4 +103,16 @@ class Target(Protocol):
         With b < the number of layers there are no logits: logits is [0, V] and the hidden state is read
         as a feature. Features: "embedding", "layer.i" (output of layer i), "final_norm".
         """
+        ...
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Int64[R] -> [R, H] in the dtype of `kernels`."""
+        ...
+
+    def logits(self, x: Tensor) -> Tensor:
+        """The lm_head alone. x: normed [R, H] in the dtype of `kernels` -> Float32[R, V]."""
+        ...
+
+    def unembedding(self, ids: Tensor) -> Tensor:
+        """Rows of the lm_head. Int64[n] -> Float[n, H]."""
         ...

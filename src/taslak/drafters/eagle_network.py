@@ -1,0 +1,157 @@
+"""The network of EAGLE, EAGLE-2 (Li et al. 2024) and EAGLE-3 (Li et al. 2025): one decoder layer.
+
+A row at position t reads the token at t + 1 and the feature at t, and gives the feature at t + 1. Knows cache
+blocks and positions, not drafts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from taslak.drafters.formats import Eagle3Config, EagleConfig, Head
+from taslak.drafters.formats.head import EMBEDDING
+from taslak.models.cache import Block, Pool
+from taslak.models.config import DecoderConfig
+from taslak.models.decoder import FINAL_NORM, layer_feature
+from taslak.models.layers import PRODUCTS, Where, weight_name
+from taslak.models.ops import Share
+from taslak.models.rope import Rope
+from taslak.models.target import Target
+
+_NORMS = {"input_norm": "input_layernorm", "post_norm": "post_attention_layernorm"}
+
+
+class EagleNetwork:
+    """A head of kind "eagle" or "eagle3" beside its target, in the target's kernels.
+
+    features:  the target's features it reads, in the order `fuse` expects them side by side
+    ids:       Int64[Vd], the target id of each logit; None = logit i is id i
+    """
+
+    def __init__(self, target: Target, head: Head) -> None:
+        config = head.config
+        assert isinstance(config, EagleConfig | Eagle3Config)
+        self._target = target
+        self._kernels = kernels = target.kernels
+        self._eps = config.layer.norm_eps
+        self._fused = isinstance(config, Eagle3Config)
+        self.ids = None if head.draft_ids is None else head.draft_ids.to(kernels.device)
+
+        tensors = head.tensors
+        vectors = {n: kernels.vector(tensors[n]) for n in tensors if n.endswith(("norm.weight", "bias"))}
+        self._fc = kernels.pack(tensors["fc.weight"])
+        self._fc_bias = vectors.get("fc.bias")
+        self._norm = vectors.get("norm.weight")
+        own = tensors.get(EMBEDDING)
+        self._embedding = None if own is None else kernels.vector(own[: target.vocab_size])
+        self._beside_norm = self._hidden_norm = None
+        self._normed_residual = False
+        if isinstance(config, Eagle3Config):
+            self.features = tuple(layer_feature(layer) for layer in config.captures)
+            self._head = kernels.pack(_cut(tensors["lm_head.weight"], target, self.ids))
+            self._beside_norm = vectors["layer.input_norm.weight"]
+            self._hidden_norm = vectors["layer.hidden_norm.weight"]
+            self._normed_residual = config.norm_before_residual
+        else:
+            self.features = (FINAL_NORM,)
+            self._head = None if self.ids is None else kernels.pack(target.unembedding(self.ids))
+
+        shape = DecoderConfig(
+            family="llama",
+            vocab_size=target.vocab_size,
+            hidden_size=target.hidden_size,
+            inner_size=config.layer.inner_size,
+            layers=1,
+            heads=config.layer.heads,
+            kv_heads=config.layer.kv_heads,
+            head_size=config.layer.head_size,
+            context=target.context,
+            norm_eps=config.layer.norm_eps,
+            rope=config.layer.rope,
+            tied=True,
+        )
+        self.pool = Pool(1, shape.kv_heads, shape.head_size, target.dtype, target.device)
+        self._layers = kernels.layers(shape, self._layer_weights(tensors), self.pool)
+        self._rope = Rope(shape.rope, shape.head_size, self._layers.dtype, target.device)
+
+    def _layer_weights(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Under the names `Layers` reads. EAGLE-3's layer norms the hidden state where others norm the input,
+        and nothing where the residual is normed already."""
+        weights = {
+            weight_name(0, product, kind): tensors[name]
+            for product in PRODUCTS
+            for kind in ("weight", "bias")
+            if (name := f"layer.{product}.{kind}") in tensors
+        }
+        norms = dict(_NORMS)
+        if self._fused:
+            del norms["input_norm"]
+            if not self._normed_residual:
+                norms["hidden_norm"] = "input_layernorm"
+        for own, name in norms.items():
+            if (norm := tensors.get(f"layer.{own}.weight")) is not None:
+                weights[f"model.layers.0.{name}.weight"] = norm
+        return weights
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The target's features side by side, [R, F], as rows that `run` takes, [R, H]."""
+        return self._kernels.linear(features, self._fc) if self._fused else features
+
+    def run(
+        self, tokens: Sequence[int], hidden: Tensor, shares: Sequence[Share], bases: Sequence[int]
+    ) -> Tensor:
+        """Rows of several sequences, in the order of `shares`; their nodes must be in the blocks already.
+
+        tokens:  [R] the token each row reads, that after its own position
+        hidden:  [R, H] fused features, or what `run` gave for the row before
+        bases:   the position of each block's first slot
+
+        -> [R, H]: the next features, to be fed back and given to `logits`. K/V of the rows is written.
+        """
+        device = self._kernels.device
+        at = [
+            (
+                base + share.block.length + share.block.depths[node],
+                share.block.slot(share.block.length + node),
+            )
+            for share, base in zip(shares, bases, strict=True)
+            for node in share.nodes
+        ]
+        positions, slots = torch.tensor(at, device=device).T
+        where = Where(*self._rope.at(positions), slots)
+        plan = self._layers.plan(shares)
+        embedded = self._embed(torch.tensor(tokens, device=device))  # [R, H]
+        if not self._fused:
+            x = self._kernels.linear(torch.cat((embedded, hidden), dim=-1), self._fc, self._fc_bias)
+            out, _ = self._layers.run(0, 1, x, where, plan)
+            return out if self._norm is None else self._kernels.norm(out, self._norm, self._eps)
+        assert self._beside_norm is not None
+        beside = self._kernels.norm(embedded, self._beside_norm, self._eps)
+        if self._normed_residual and self._hidden_norm is not None:
+            hidden = self._kernels.norm(hidden, self._hidden_norm, self._eps)
+        return self._layers.run(0, 1, hidden, where, plan, beside=beside)[0]
+
+    def logits(self, out: Tensor) -> Tensor:
+        """[R, H] that `run` gave -> Float32[R, Vd]."""
+        if self._fused and self._norm is not None:
+            out = self._kernels.norm(out, self._norm, self._eps)
+        if self._head is None:
+            return self._target.logits(out)
+        return self._kernels.linear(out, self._head).float()
+
+    def allocate(self) -> Block:
+        """A cache for one sequence; it grows by `reserve`."""
+        return self.pool.allocate(0)
+
+    def _embed(self, tokens: Tensor) -> Tensor:
+        if self._embedding is None:
+            return self._target.embed(tokens)
+        return torch.nn.functional.embedding(tokens, self._embedding)
+
+
+def _cut(weight: Tensor, target: Target, ids: Tensor | None) -> Tensor:
+    """An unembedding of all tokens without padding rows; one of a draft vocabulary as it is."""
+    return weight if ids is not None else weight[: target.vocab_size]
