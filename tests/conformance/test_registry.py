@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from taslak.drafters.base import REGISTRY, Drafter, DrafterOptions, build
 from taslak.engine.sequence import Answer
 from taslak.models.decoder import Decoder
 from taslak.models.target import chain_rows
-from tests.support.decoding import GAMMAS, decode, plain, request
+from tests.support.decoding import GAMMAS, cache_of, decode, plain, request
 from tests.support.heads import head_for
 from tests.support.tiny import near_model, tiny_model
 
@@ -61,7 +62,7 @@ def test_rejection_at_temperature_zero_is_greedy(name: str, branch: int) -> None
 
 # -- rejection: the law of the first tokens, counted against the target's own, enumerated -------------
 
-SMALL = {"vocab_size": 5, "layers": 1}
+SMALL = {"vocab_size": 5, "layers": 2}
 LAW_TARGET = tiny_model(2, exact=False, **SMALL)  # type: ignore[arg-type]
 LAW_DRAFT = near_model(2, noise=0.4, exact=False, **SMALL)
 LAW_PROMPT = [1, 2, 3, 1, 2, 4, 1, 2, 3, 1, 2]
@@ -164,7 +165,8 @@ def test_c37_a_drafter_that_sat_out_is_right_at_once(name: str) -> None:
         view.tokens[:] = text[:length]
         if length == 12:
             view.tokens[10:] = [30, 31]  # not a prefix of what it saw: other text at the end
-        fresh = View(tokens=list(view.tokens), prompt_length=3, sampling=Sampling(), key=noise_key(0))
+        view.cache = cache_of(TARGET, view.tokens)
+        fresh = replace(view, tokens=list(view.tokens), cache=cache_of(TARGET, view.tokens), state=None)
         budget = Budget(depth=5, nodes=5)
         assert old.propose([view], [budget])[0].tokens == drafter(name).propose([fresh], [budget])[0].tokens
 

@@ -10,7 +10,8 @@ from taslak.drafters.base import Drafter
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Request
 from taslak.engine.step import Engine, FixedGamma
-from taslak.models.target import Target
+from taslak.models.cache import Block
+from taslak.models.target import Target, chain_rows
 
 GAMMAS = (1, 2, 3, 5, 8, 16)
 
@@ -62,3 +63,12 @@ def plain(target: Target, requests: Sequence[Request], **options: Any) -> list[A
 def whole(requests: Sequence[Request], answers: Sequence[Answer]) -> list[list[int]]:
     """Prompt + answer of each."""
     return [[*r.prompt, *a.ids] for r, a in zip(requests, answers, strict=True)]
+
+
+def cache_of(target: Target, tokens: Sequence[int]) -> Block:
+    """The cache of a sequence as the engine has it between passes: all tokens but the last."""
+    cache = target.allocate(len(tokens) + 40)
+    if len(tokens) > 1:
+        target.forward([chain_rows(cache, tokens[:-1], 0)])
+        cache.keep(range(len(tokens) - 1))
+    return cache

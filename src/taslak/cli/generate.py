@@ -22,6 +22,7 @@ EXCLUDING = [
     ("--plain", "--draft"),
     ("--plain", "--method"),
     ("--plain", "--draft-dtype"),
+    ("--plain", "--exit-layer"),
     ("--show", "--compare"),
     ("--show", "--json"),
 ]
@@ -50,7 +51,8 @@ def generate(
     method: Annotated[
         str | None,
         typer.Option(
-            help="ngram, suffix, draft-model or fallback. Default: draft-model with --draft, else ngram.",
+            help="ngram, suffix, draft-model, fallback, early-exit, medusa, eagle or eagle3. Default: what "
+            "--draft names, early-exit with --exit-layer, else ngram.",
             metavar="NAME",
             rich_help_panel=DRAFTING,
         ),
@@ -58,7 +60,9 @@ def generate(
     draft: Annotated[
         str | None,
         typer.Option(
-            help="A smaller model with the same tokenizer.", metavar="NAME", rich_help_panel=DRAFTING
+            help="A smaller model with the same tokenizer, or the folder of a head trained for the model.",
+            metavar="NAME",
+            rich_help_panel=DRAFTING,
         ),
     ] = None,
     draft_dtype: Annotated[
@@ -73,13 +77,40 @@ def generate(
         int, typer.Option(metavar="N", help="Drafted depth of a pass, 1 to 16.", rich_help_panel=DRAFTING)
     ] = 5,
     branch: Annotated[
-        int,
+        int | None,
         typer.Option(
             metavar="N",
-            help="Children of a node of the draft; 1 is a linear draft.",
+            help="Children of an expanded node of the draft. Default: 1, a linear draft; 4 with --tree or "
+            "--nodes.",
             rich_help_panel=DRAFTING,
         ),
-    ] = 1,
+    ] = None,
+    tree: Annotated[
+        str | None,
+        typer.Option(
+            metavar="static|dynamic",
+            help="Which tree a head drafts: its shape fixed beforehand, or grown and re-ranked by confidence "
+            "(the default).",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Most nodes of a draft. Default: gamma times branch.",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = None,
+    exit_layer: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="How many of the model's own layers method early-exit drafts with, 1 to all but one. Default: "
+            "what its head was trained for; without a head nine tenths.",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = None,
     stop_below: Annotated[
         float,
         typer.Option(
@@ -179,6 +210,7 @@ def generate(
         "--draft": draft is not None,
         "--method": method is not None,
         "--draft-dtype": draft_dtype is not None,
+        "--exit-layer": exit_layer is not None,
         "--show": show,
         "--json": as_json,
     }
@@ -202,6 +234,9 @@ def generate(
             draft_dtype=draft_dtype,
             exact=exact,
             branch=branch,
+            tree=tree,
+            nodes=nodes,
+            exit_layer=exit_layer,
             stop_below=stop_below,
             lookup=lookup,
             device=device,

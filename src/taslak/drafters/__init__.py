@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taslak.drafters import draft_model, eagle, fallback, medusa, ngram, suffix
+from taslak.drafters import draft_model, eagle, early_exit, fallback, medusa, ngram, suffix
 from taslak.drafters.base import REGISTRY, Budget, Drafter, DrafterOptions, Needs, Report, View, build
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "build",
     "draft_model",
     "eagle",
+    "early_exit",
     "fallback",
     "medusa",
     "ngram",

@@ -142,6 +142,7 @@ class DrafterOptions:
     lookup:     which look-up `fallback` tries first: "ngram" or "suffix"
     ngram_max:  longest suffix the n-gram drafter looks for
     ngram_min:  shortest one
+    exit_layer: how many of the target's layers `early-exit` drafts with; None = most of them
     """
 
     draft: Target | None = None
@@ -151,6 +152,7 @@ class DrafterOptions:
     lookup: str = "ngram"
     ngram_max: int = 8
     ngram_min: int = 1
+    exit_layer: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.branch <= 8:
@@ -163,6 +165,8 @@ class DrafterOptions:
             raise OptionError(
                 f"n-gram lengths are {self.ngram_min} to {self.ngram_max}; expected 1 ≤ shortest ≤ longest"
             )
+        if self.exit_layer is not None and self.exit_layer < 1:
+            raise OptionError(f"exit_layer is {self.exit_layer}; expected at least 1 layer to draft with")
 
 
 Factory = Callable[[Target, DrafterOptions], Drafter]
@@ -178,6 +182,7 @@ class Method:
     shapes:       it can shape its tree in more than one way (`tree`)
     confident:    it estimates how likely its tokens are (`stop_below`)
     looks_up:     it looks up before it drafts (`lookup`)
+    exits:        it drafts with the target's first layers (`exit_layer`)
     """
 
     factory: Factory
@@ -187,6 +192,7 @@ class Method:
     shapes: bool = False
     confident: bool = True
     looks_up: bool = False
+    exits: bool = False
 
 
 REGISTRY: dict[str, Method] = {}

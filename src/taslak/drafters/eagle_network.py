@@ -13,6 +13,7 @@ from torch import Tensor
 
 from taslak.drafters.formats import Eagle3Config, EagleConfig, Head
 from taslak.drafters.formats.head import EMBEDDING
+from taslak.errors import CheckpointError
 from taslak.models.cache import Block, Pool
 from taslak.models.config import DecoderConfig
 from taslak.models.decoder import FINAL_NORM, layer_feature
@@ -50,7 +51,7 @@ class EagleNetwork:
         self._beside_norm = self._hidden_norm = None
         self._normed_residual = False
         if isinstance(config, Eagle3Config):
-            self.features = tuple(layer_feature(layer) for layer in config.captures)
+            self.features = tuple(map(layer_feature, _captures(config, head, target)))
             self._head = kernels.pack(_cut(tensors["lm_head.weight"], target, self.ids))
             self._beside_norm = vectors["layer.input_norm.weight"]
             self._hidden_norm = vectors["layer.hidden_norm.weight"]
@@ -150,6 +151,17 @@ class EagleNetwork:
         if self._embedding is None:
             return self._target.embed(tokens)
         return torch.nn.functional.embedding(tokens, self._embedding)
+
+
+def _captures(config: Eagle3Config, head: Head, target: Target) -> tuple[int, ...]:
+    """Raises CheckpointError for layers the target doesn't have."""
+    captures = config.features_of(target.layers)
+    if not 0 <= captures[0] < captures[1] < captures[2] < target.layers:
+        raise CheckpointError(
+            f"the eagle3 head made for {head.target.name} reads the layers {list(captures)}; the target has "
+            f"{target.layers} layers. Use a head trained for this target"
+        )
+    return captures
 
 
 def _cut(weight: Tensor, target: Target, ids: Tensor | None) -> Tensor:

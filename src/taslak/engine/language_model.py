@@ -15,6 +15,7 @@ from taslak.core.sampling import Sampling
 from taslak.core.verify import VERIFIERS
 from taslak.drafters import base
 from taslak.drafters.base import DrafterOptions
+from taslak.drafters.formats import Head, find_head, read_head
 from taslak.engine.compare import Comparison, compare
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Event, Request
@@ -46,16 +47,24 @@ class LanguageModel:
         branch: int = 1,
         stop_below: float = 0.0,
         lookup: str | None = None,
+        head: Head | None = None,
+        head_name: str | None = None,
+        tree: str | None = None,
+        nodes: int | None = None,
+        exit_layer: int | None = None,
     ) -> None:
-        _check_method(method, draft is not None, branch, stop_below, lookup)
+        kind = None if head is None else head.kind
+        _check_method(method, draft is not None, kind, branch, stop_below, lookup, tree, nodes, exit_layer)
         if draft is not None:
             target.tokenizer.require_same_as(draft.tokenizer)
         self.name = target.name
-        self.draft_name = None if draft is None else draft.name
+        self.draft_name = head_name if draft is None else draft.name
         self.method = method
         self.gamma = gamma
         self.branch = branch
         self.stop_below = stop_below
+        self.tree = (tree or "dynamic") if branch > 1 and base.method(method).shapes else None
+        self.nodes = nodes
         self.verify = verify
         self.dtype = target.dtype
         self.weights = weights_of(target)
@@ -64,10 +73,16 @@ class LanguageModel:
         self.target = target.decoder
         self._decoders = [target.decoder] if draft is None else [target.decoder, draft.decoder]
         options = DrafterOptions(
-            draft=None if draft is None else draft.decoder, branch=branch, lookup=lookup or "ngram"
+            draft=None if draft is None else draft.decoder,
+            head=head,
+            branch=branch,
+            tree=tree or "dynamic",
+            lookup=lookup or "ngram",
+            exit_layer=exit_layer,
         )
         self.drafter = base.build(method, target.decoder, options)
-        self.engine = Engine(target.decoder, self.drafter, FixedGamma(gamma, branch, stop_below))
+        self.exit_layer = self.drafter.needs.exit_layer
+        self.engine = Engine(target.decoder, self.drafter, FixedGamma(gamma, branch, stop_below, nodes))
 
     @overload
     def generate(self, prompt: str, *, raw: bool = ..., **options: Any) -> Answer: ...
@@ -182,7 +197,10 @@ def load(
     method: str | None = None,
     gamma: int = 5,
     verify: str = "coupled",
-    branch: int = 1,
+    branch: int | None = None,
+    tree: str | None = None,
+    nodes: int | None = None,
+    exit_layer: int | None = None,
     stop_below: float = 0.0,
     lookup: str | None = None,
     dtype: str = "auto",
@@ -194,11 +212,19 @@ def load(
 ) -> LanguageModel:
     """Load a target and its drafter.
 
-    model, draft:  a folder of safetensors, a .gguf file, a Hub id or a pack's name
-    method:        a name of the drafter registry; None = "draft-model" where a draft is named, else "ngram"
+    model, draft:  a folder of safetensors, a .gguf file, a Hub id or a pack's name; `draft` may be a trained
+                   head as well: its folder (docs/heads.md), or the name of one that comes with taslak
+    method:        a name of the drafter registry; None = what the head is, "draft-model" where a draft model
+                   is named, "early-exit" where an exit layer is, else "ngram"
     gamma:         drafted depth of a step, 1 to 16
     verify:        "coupled" (a seed's text is that of plain decoding) or "rejection" (the same distribution)
-    branch:        children a node of the draft (1 = linear); nodes a step = gamma · branch
+    branch:        children an expanded node of the draft (1 = linear); None = 4 where `tree` or `nodes` is
+                   given, else 1
+    tree:          of a head: "dynamic" (None), grown and re-ranked by joint confidence, or "static", its
+                   shape fixed beforehand
+    nodes:         most nodes of a draft; None = gamma · branch
+    exit_layer:    how many of the target's layers method "early-exit" drafts with; None = what its head was
+                   trained for, without a head nine tenths of them
     stop_below:    a draft ends early where the drafter's joint confidence in it falls under this; the text
                    stays the same (0 = always draft γ tokens)
     lookup:        what method "fallback" tries first, "ngram" (None) or "suffix"
@@ -210,20 +236,27 @@ def load(
 
     Raises the UserErrors of `taslak.errors`: what was given, what was expected, what to do.
     """
-    method = method or ("draft-model" if draft else "ngram")
-    _check_method(method, draft is not None, branch, stop_below, lookup)
+    folder = None if draft is None else find_head(draft)
+    head = None if folder is None else read_head(folder)
+    if draft is not None and head is not None and draft_dtype is not None:
+        raise OptionError(f"{draft} is a head and computes in the target's dtype; leave draft_dtype out")
+    if branch is None:
+        branch = 1 if tree is None and nodes is None else 4
+    has_draft, kind = draft is not None and head is None, None if head is None else head.kind
+    method = method or kind or ("draft-model" if draft else "ngram" if exit_layer is None else "early-exit")
+    _check_method(method, has_draft, kind, branch, stop_below, lookup, tree, nodes, exit_layer)
     if verify not in VERIFIERS:
         raise OptionError(f"verify is {verify!r}; expected one of {', '.join(VERIFIERS)}")
     # wrong settings are told before anything is downloaded
-    FixedGamma(gamma, branch, stop_below)
-    DrafterOptions(branch=branch, lookup=lookup or "ngram")
+    FixedGamma(gamma, branch, stop_below, nodes)
+    DrafterOptions(branch=branch, tree=tree or "dynamic", lookup=lookup or "ngram", exit_layer=exit_layer)
     for each in (dtype, draft_dtype or dtype):
         check_dtype(each, device)
     common: dict[str, Any] = {"device": device, "progress": progress, "notice": notice}
-    share = 1.0 if draft is None else 0.5
+    share = 0.5 if has_draft else 1.0
     target = load_pretrained(model, dtype=dtype, exact=exact, share=share, **common)
     drafting = None
-    if draft is not None:
+    if draft is not None and head is None:
         # what the target has to be exact in, its own draws, doesn't depend on a draft's last bits: the draft
         # model takes the quick path in exact mode too
         taken = target.decoder.weight_bytes
@@ -237,18 +270,46 @@ def load(
         branch=branch,
         stop_below=stop_below,
         lookup=lookup,
+        head=head,
+        head_name=draft,
+        tree=tree,
+        nodes=nodes,
+        exit_layer=exit_layer,
     )
 
 
-def _check_method(name: str, has_draft: bool, branch: int, stop_below: float, lookup: str | None) -> None:
-    """Raise OptionError for an unknown method, and for a setting that it would silently ignore."""
+def _check_method(
+    name: str,
+    has_draft: bool,
+    head: str | None,
+    branch: int,
+    stop_below: float,
+    lookup: str | None,
+    tree: str | None,
+    nodes: int | None,
+    exit_layer: int | None,
+) -> None:
+    """Raise OptionError for an unknown method, and for a setting that it would silently ignore. head: its
+    kind."""
     method = base.method(name)
     if has_draft and not method.needs_draft:
         raise OptionError(f"method {name} uses no draft model, but one is named; leave one of them out")
+    if head is not None and not (method.needs_head or (method.exits and head == name)):
+        raise OptionError(f"method {name} uses no head, but a {head} head is named; leave one of them out")
     if method.needs_draft and not has_draft:
         raise OptionError(f"method {name} needs a draft model; name one (draft=, --draft)")
+    if method.needs_head and head != name:
+        got = "" if head is None else f" and got one of kind {head}"
+        raise OptionError(f"method {name} needs a head of its kind{got}; name its folder (draft=, --draft)")
+    if tree is not None and not method.shapes:
+        raise OptionError(f"method {name} has one kind of tree; leave tree out")
+    if branch == 1 and (tree is not None or nodes is not None):
+        what = "tree" if tree is not None else "nodes"
+        raise OptionError(f"branch is 1, a line, which {what} can't shape; leave one of them out")
     if branch > 1 and not method.trees:
         raise OptionError(f"method {name} drafts one line; branch is {branch}, expected 1")
+    if exit_layer is not None and not method.exits:
+        raise OptionError(f"method {name} doesn't draft with the model's own layers; leave exit_layer out")
     if stop_below > 0 and not method.confident:
         raise OptionError(f"method {name} has no confidence to stop at; leave stop_below out")
     if lookup is not None and not method.looks_up:

@@ -147,6 +147,9 @@ class Decoder:
             return self._embedding.rows(tokens)
         return F.embedding(tokens, self._embedding).to(self._layers.dtype)
 
+    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        return self._layers.norm(x, weight)
+
     def logits(self, x: Tensor) -> Tensor:
         return self._layers.logits(x)
 

@@ -80,8 +80,8 @@ class Layers(Protocol):
         """
         ...
 
-    def norm(self, x: Tensor) -> Tensor:
-        """The norm after the last layer. [R, H] -> [R, H]."""
+    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The norm after the last layer, with its own weight or another. x: [R, H], weight: [H] -> [R, H]."""
         ...
 
     def logits(self, x: Tensor) -> Tensor:
@@ -181,9 +181,10 @@ class TorchLayers:
         h = ops.gate(ops.linear(h, w.gate, w.gate_bias), ops.linear(h, w.up, w.up_bias))  # [R, I]
         return x + ops.linear(h, w.down, w.down_bias)
 
-    def norm(self, x: Tensor) -> Tensor:
-        assert self._final_norm is not None
-        return self._ops.norm(x, self._final_norm, self._config.norm_eps)
+    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        weight = self._final_norm if weight is None else weight
+        assert weight is not None
+        return self._ops.norm(x, weight, self._config.norm_eps)
 
     def logits(self, x: Tensor) -> Tensor:
         assert self._head is not None

@@ -120,9 +120,10 @@ class NativeLayers:
         )
         return x, captured
 
-    def norm(self, x: Tensor) -> Tensor:
-        assert self._final_norm is not None
-        return rms_norm(x, self._final_norm, self._config.norm_eps)
+    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        weight = self._final_norm if weight is None else weight
+        assert weight is not None
+        return rms_norm(x, weight, self._config.norm_eps)
 
     def logits(self, x: Tensor) -> Tensor:
         assert self._head is not None

@@ -109,6 +109,11 @@ class Target(Protocol):
         """Int64[R] -> [R, H] in the dtype of `kernels`."""
         ...
 
+    def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
+        """The norm after the last layer, with its own weight or another, both as `kernels` have them.
+        x: [R, H], weight: [H] -> [R, H]."""
+        ...
+
     def logits(self, x: Tensor) -> Tensor:
         """The lm_head alone. x: normed [R, H] in the dtype of `kernels` -> Float32[R, V]."""
         ...

@@ -101,6 +101,21 @@ def test_rows_resumed_at_a_layer_equal_rows_run_whole(exit_layer: int) -> None:
     check_resumed_rows(tiny_model(5, layers=3), exit_layer)
 
 
+@pytest.mark.parametrize("exact", [False, True], ids=["quick", "exact"])
+@pytest.mark.parametrize("tied", [False, True], ids=["own-head", "tied"])
+def test_the_last_norm_and_the_head_serve_drafters(exact: bool, tied: bool) -> None:
+    """`norm` and `logits` are what a pass ends with; rows of the unembedding give columns of it."""
+    model = tiny_model(2, exact=exact, tied=tied, known=50)
+    output = model.forward([chain_rows(model.allocate(4), [1, 2, 3], 3)], capture=["layer.2", "final_norm"])
+    normed = model.norm(output.features["layer.2"])
+    assert torch.equal(normed, output.features["final_norm"])
+    assert torch.equal(model.logits(normed), output.logits)
+    ids = torch.tensor([3, 8, 41])
+    assert torch.allclose(normed @ model.unembedding(ids).T, output.logits[:, ids], atol=1e-5)
+    doubled = model.norm(output.features["layer.2"], torch.full((32,), 2.0))
+    assert torch.allclose(doubled, 2 * model.norm(output.features["layer.2"], torch.ones(32)))
+
+
 def test_c20_padding_rows_of_the_head_are_never_computed() -> None:
     model = tiny_model(0, known=50)
     output = model.forward([chain_rows(model.allocate(4), [1, 2, 3, 4], 4)])

@@ -120,6 +120,21 @@ def test_the_portable_path_gives_the_same_bits(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_the_last_norm_and_the_head_serve_drafters(kind: str) -> None:
+    """`norm` and `logits` are what a pass ends with; rows of the unembedding give columns of it."""
+    model = MODELS[kind, torch.bfloat16]
+    output = model.forward([chain_rows(model.allocate(4), [1, 2, 3], 3)], capture=["layer.1", "final_norm"])
+    normed = model.norm(output.features["layer.1"])
+    assert torch.equal(normed, output.features["final_norm"])
+    assert torch.equal(model.logits(normed), output.logits)
+    ids = torch.tensor([3, 8, 41])
+    columns = model.kernels.linear(normed, model.kernels.pack(model.unembedding(ids)))
+    assert (columns - output.logits[:, ids]).norm() < 0.02 * output.logits[:, ids].norm()
+    doubled = model.norm(output.features["layer.1"], torch.full((64,), 2.0))
+    assert torch.allclose(doubled, 2 * model.norm(output.features["layer.1"], torch.ones(64)))
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("exit_layer", [1, 2])
 def test_rows_resumed_at_a_layer_equal_rows_run_whole(kind: str, exit_layer: int) -> None:
     check_resumed_rows(native(kind, torch.float32, layers=3), exit_layer)

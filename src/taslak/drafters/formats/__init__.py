@@ -1,7 +1,10 @@
 """Reading and writing heads: in our own format, and as other projects publish them.
 
-head.py    what a head is made of, in one dataclass tree
-ours.py    our format, the only one that is written
+head.py      what a head is made of, in one dataclass tree
+ours.py      our format, the only one that is written
+eagle.py     EAGLE, EAGLE-3 (also of SpecForge and speculators)
+medusa.py    Medusa
+files.py     tensors from safetensors and from pickled files
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taslak.drafters.formats import ours
+from taslak.drafters.formats import eagle, medusa, ours
 from taslak.drafters.formats.head import (
     CONFIGS,
     Eagle3Config,
@@ -25,6 +28,7 @@ from taslak.drafters.formats.head import (
 )
 from taslak.drafters.formats.ours import write as write_head
 from taslak.errors import CheckpointError
+from taslak.models.loading.huggingface import TOKENIZER_FILES
 
 __all__ = [
     "CONFIGS",
@@ -36,9 +40,16 @@ __all__ = [
     "HeadTarget",
     "LayerConfig",
     "MedusaConfig",
+    "find_head",
     "read_head",
     "write_head",
 ]
+
+
+SHIPPED = Path(__file__).parents[2] / "heads"
+"""Where the heads that come with taslak lie, a folder each."""
+
+_MARKS = (ours.MARK, eagle.SPECULATORS, medusa.MARK)
 
 
 def read_head(folder: Path | str) -> Head:
@@ -51,7 +62,25 @@ def read_head(folder: Path | str) -> Head:
     values = _config(folder)
     if ours.MARK in values:
         return ours.read(folder, values)
-    raise CheckpointError(f"{folder / 'config.json'} is no head's: it lacks {ours.MARK!r}")
+    if eagle.SPECULATORS in values:
+        return eagle.read_speculators(folder, values)
+    if medusa.MARK in values:
+        return medusa.read(folder, values)
+    if eagle.is_eagle3(values):
+        return eagle.read_eagle3(folder, values)
+    return eagle.read(folder, values)
+
+
+def find_head(name: Path | str) -> Path | None:
+    """The folder of the head `name` means: one that holds a head, or that of a head which comes with taslak.
+    None where it means something else, a model for instance. Nothing but config.json is read."""
+    folder = Path(name).expanduser()
+    if (folder / "config.json").is_file():
+        # a head is no model: it has no tokenizer of its own
+        alone = not any((folder / file).is_file() for file in TOKENIZER_FILES)
+        return folder if alone or any(mark in _config(folder) for mark in _MARKS) else None
+    shipped = SHIPPED / str(name)
+    return shipped if str(name) and shipped.parent == SHIPPED and shipped.is_dir() else None
 
 
 def _config(folder: Path) -> Mapping[str, Any]:

@@ -140,18 +140,22 @@ class EagleConfig:
 class Eagle3Config:
     """EAGLE-3 (Li et al. 2025): the features are three of the target's layers, fused; the logits its own.
 
-    captures:              layers of the target, 0-based, whose outputs are read, low to high
+    captures:              target layers, 0-based, whose outputs are read, low to high; None = the paper's
     norm_before_residual:  whether the layer's residual starts from the normed feature
     """
 
     kind: ClassVar[str] = "eagle3"
     layer: LayerConfig
-    captures: tuple[int, ...]
+    captures: tuple[int, ...] | None = None
     norm_before_residual: bool = False
+
+    def features_of(self, layers: int) -> tuple[int, ...]:
+        """The captured layers in a target of so many; by default its second, a middle and its fourth-last."""
+        return self.captures or (1, layers // 2 - 1, layers - 4)
 
     def shapes(self, hidden: int, vocab: int) -> Shapes:
         return {
-            "fc.weight": (hidden, len(self.captures) * hidden),
+            "fc.weight": (hidden, 3 * hidden),
             **self.layer.shapes(hidden, 2 * hidden),
             "layer.hidden_norm.weight": (hidden,),
             "layer.input_norm.weight": (hidden,),
@@ -162,6 +166,8 @@ class Eagle3Config:
     def check(self, target: HeadTarget) -> None:
         _check_layer(self.layer)
         layers = target.layers
+        if self.captures is None:
+            return
         if len(self.captures) != 3 or list(self.captures) != sorted(set(self.captures)):
             raise ValueError(f"captures is {list(self.captures)}; expected three layers, ascending")
         if self.captures[0] < 0 or (layers is not None and self.captures[-1] >= layers):

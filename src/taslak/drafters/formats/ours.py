@@ -114,5 +114,5 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "float": (int, float),
     "bool": (bool,),
     "str": (str,),
-    "tuple[int, ...]": (tuple,),
+    "tuple[int, ...] | None": (tuple, type(None)),
 }
