@@ -23,7 +23,8 @@ class Batch:
     tokens:    Int64[T]
     positions: Int64[T], from 0 in each text
     texts:     Int64[T], which text a row belongs to
-    answered:  Bool[T], whether the token at the row belongs to an answer (the others bear no loss)
+    answered:  Bool[T], whether the token at the row is an answer's, the first one left out: the pass over the
+               prompt gives that before anything is drafted. The others bear no loss
     features:  name -> Float32[T, H]
     """
 
@@ -59,7 +60,7 @@ def collate(store: Store, texts: Sequence[int], device: torch.device) -> Batch:
     where = [store.rows(index) for index in texts]
     lengths = [rows.stop - rows.start for rows in where]
     answered = [
-        torch.arange(length) >= store.prompt_lengths[index]
+        torch.arange(length) > store.prompt_lengths[index]
         for index, length in zip(texts, lengths, strict=True)
     ]
     return Batch(

@@ -73,7 +73,8 @@ class Shadow:
         del budgets  # they end where the answer may; what would come after is drafted all the same
         deep = [Budget(self._depth, self._depth) for _ in views]
         for view, draft in zip(views, self._drafter.propose(views, deep), strict=True):
-            self._drafts.append((view.tokens, len(view.tokens), draft))
+            if len(view.tokens) > view.prompt_length:  # as in training, see Batch.answered
+                self._drafts.append((view.tokens, len(view.tokens), draft))
         return [EMPTY] * len(views)
 
     def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
@@ -157,8 +158,8 @@ def warnings_of(result: Evaluation) -> list[str]:
         )
     if result.training is not None and abs(result.training - first) > APART:
         found.append(
-            f"depth-1 accuracy is {result.training:.3f} over stored features and {first:.3f} in "
-            "decoding: the head reads other features than it was trained on (layer ids, another model or dtype?)"
+            f"depth-1 accuracy is {result.training:.3f} over stored features and {first:.3f} in decoding: the "
+            "head reads other features than it was trained on (layer ids, another model or dtype?)"
         )
     return found
 

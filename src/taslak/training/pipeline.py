@@ -204,7 +204,12 @@ class _Run:
         """Of held-out prompts, decoded in this process; kept in evaluation.json."""
         o, store = self._options, trainer.store
         model = load(
-            o.model, draft=str(o.out), dtype=o.dtype, draft_dtype="auto", gamma=o.gamma, device=o.device
+            o.model,
+            draft=str(o.out),
+            dtype=o.dtype,
+            draft_dtype="auto" if o.kind == "draft-model" else None,  # a head computes as the target does
+            gamma=o.gamma,
+            device=o.device,
         )
         chosen = store.held_out[: o.evaluate]
         evaluation = evaluate(

@@ -145,7 +145,7 @@ def test_medusa_heads_start_as_the_targets_own_choice(folder: Path, tmp_path: Pa
     [
         (lambda t: Medusa(t, heads=0), "heads is 0"),
         (lambda t: Medusa(t, unembedding="mine"), "unembedding is 'mine'"),
-        (lambda t: Medusa(t, blocks=0, unembedding="target"), "would all be one"),
+        (lambda t: Medusa(t, blocks=0, unembedding="target"), "would all say the same"),
         (lambda t: Eagle(t, 0), "ttt is 0"),
         (lambda t: Eagle(t, 9), "ttt is 9"),
         (lambda t: Eagle3(t, captures=(0, 1)), r"captures is \[0, 1\]"),
