@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,8 @@ WORDS = {"max_tokens": 8, "max_length": 60}
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanguageModel]:
-    yield load(str(target_folder(tmp_path_factory.mktemp("target") / "tiny")), dtype="float32", exact=True)
+def model(tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
+    return load(str(target_folder(tmp_path_factory.mktemp("target") / "tiny")), dtype="float32", exact=True)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -86,7 +87,7 @@ def test_held_out_prompts_are_spread_and_leave_some(count: int, number: int) -> 
     chosen = sorted(held_out(count))
     assert len(chosen) == number
     assert 0 <= chosen[0] <= chosen[-1] < count
-    gaps = [b - a for a, b in zip(chosen, chosen[1:], strict=False)]
+    gaps = [b - a for a, b in pairwise(chosen)]
     assert not gaps or max(gaps) - min(gaps) <= 1
 
 

@@ -41,7 +41,7 @@ def test_it_holds_the_targets_hidden_states(tmp_path: Path) -> None:
 
 
 def test_it_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped between two passes: the passes noted as done are not run again, and the numbers are the same."""
+    """Stopped between two passes: the passes noted as done are not run again; the numbers are the same."""
     whole = make_store(tmp_path / "whole")
     monkeypatch.setattr(module, "ROWS", 40)
     monkeypatch.setattr(module, "FLUSH_ROWS", 1)

@@ -1,4 +1,4 @@
-"""The loop: it learns, the same command gives the same weights, a checkpoint goes on as if nothing had been."""
+"""The loop: it learns, the same seed gives the same weights, a checkpoint goes on as if nothing had been."""
 
 from __future__ import annotations
 
