@@ -158,8 +158,8 @@ def warnings_of(result: Evaluation) -> list[str]:
         )
     if result.training is not None and abs(result.training - first) > APART:
         found.append(
-            f"depth-1 accuracy is {result.training:.3f} over stored features and {first:.3f} in decoding: the "
-            "head reads other features than it was trained on (layer ids, another model or dtype?)"
+            f"depth-1 accuracy is {result.training:.3f} over stored features and {first:.3f} in decoding: "
+            "the head reads other features than it was trained on (layer ids, another model or dtype?)"
         )
     return found
 
