@@ -22,7 +22,7 @@ from taslak.models.decoder import FINAL_NORM
 from taslak.models.layers import HEAD, PRODUCTS, weight_name
 from taslak.models.loading.storage import make_folder, write_json
 from taslak.training.batch import Batch
-from taslak.training.kind import Kind
+from taslak.training.kind import SAVED, Kind
 from taslak.training.layers import Layer, Norm
 from taslak.training.teacher import Teacher
 
@@ -120,7 +120,7 @@ class DraftModel(Kind):
         for per_layer in ("layer_types", "max_window_layers"):  # said of the target's layers
             values.pop(per_layer, None)
         tensors = {
-            name: tensor.detach().to("cpu", torch.bfloat16).contiguous()
+            name: tensor.detach().to("cpu", SAVED).contiguous()
             for name, tensor in self.tensors(range(len(self.layers))).items()
         }
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

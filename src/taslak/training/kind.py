@@ -16,6 +16,9 @@ from taslak.training.batch import Batch
 from taslak.training.loss import distilled
 from taslak.training.teacher import Teacher
 
+SAVED = torch.bfloat16
+"""What weights are written in."""
+
 DECAY = 0.8
 """What each further depth counts in the loss (Cai et al. 2024, Medusa; Li et al. 2025, EAGLE-3)."""
 
@@ -41,7 +44,13 @@ class Kind(nn.Module):
 
     def save(self, folder: Path, provenance: Mapping[str, Any]) -> None:
         """Write what is trained so far, ready to be loaded."""
-        write_head(folder, self.head(torch.bfloat16), provenance)
+        write_head(folder, self.head(SAVED), provenance)
+
+    @torch.no_grad()
+    def round_as_saved(self) -> None:
+        """Take on the numbers that were written, to be compared with what they decode."""
+        for parameter in self.parameters():
+            parameter.copy_(parameter.to(SAVED))
 
     def head(self, dtype: torch.dtype = torch.float32) -> Head:
         """What is trained so far, as the drafters read it."""

@@ -203,11 +203,13 @@ class _Run:
     def _evaluate(self, trainer: Trainer) -> Evaluation:
         """Of held-out prompts, decoded in this process; kept in evaluation.json."""
         o, store = self._options, trainer.store
+        trainer.kind.round_as_saved()
+        narrow = "float32" if o.dtype == "float32" else "auto"
         model = load(
             o.model,
             draft=str(o.out),
             dtype=o.dtype,
-            draft_dtype="auto" if o.kind == "draft-model" else None,  # a head computes as the target does
+            draft_dtype=narrow if o.kind == "draft-model" else None,  # a head computes as the target does
             gamma=o.gamma,
             device=o.device,
         )

@@ -103,14 +103,17 @@ def weights(folder: Path) -> bytes:
 def test_c32_accuracy_in_training_is_acceptance_in_decoding(kind: str, here: Path, tmp_path: Path) -> None:
     """Held-out greedy answers of the target itself: depth-1 accuracy over the stored features, and what the
     loaded head gets right of the same texts in decoding, within one point."""
-    options = here_asked(here, kind, tmp_path, evaluate=3, schedule=replace(SMALL["schedule"], epochs=12))
-    result = train(options)
-    found = result.evaluation
+    prompts = write_prompts(tmp_path / "prompts.jsonl", 30)
+    schedule = replace(SMALL["schedule"], epochs=8, save_every=1000)
+    options = asked(
+        kind, tmp_path, here / "model", prompts, held_out=12, evaluate=12, max_tokens=40, schedule=schedule
+    )
+    found = train(options).evaluation
     assert found is not None
-    assert found.identical == found.prompts == 3
+    assert found.identical == found.prompts == 12
     assert found.training is not None
-    assert found.training > 0.1, "the tiny target repeats itself; a head that learned nothing proves nothing"
-    assert found.everywhere[0] == pytest.approx(found.training, abs=0.01)
+    assert found.training > 0.05, "a head that says nothing right proves nothing"
+    assert found.everywhere[0] == pytest.approx(found.training, abs=0.01), "of about 470 places"
     assert found.warnings == []
     stored = json.loads((tmp_path / "evaluation.json").read_text())
     assert stored["everywhere"] == found.everywhere
