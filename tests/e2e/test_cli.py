@@ -15,9 +15,11 @@ import torch
 
 from taslak import native
 from taslak.cli.options import DEFAULT_DTYPE, DEFAULT_MODEL
+from taslak.drafters.formats import ExitConfig, write_head
 from taslak.engine import load
 from taslak.models.loading import DEFAULT_PACK, packs
 from tests.e2e.conftest import CONTEXT, Result, Taslak, write_model
+from tests.support.heads import random_head
 
 JSON_KEYS = {
     *("text", "tokens", "tokens_per_second", "passes", "drafted", "accepted", "acceptance_rate", "node_rate"),
@@ -241,8 +243,8 @@ def test_c34_a_draft_that_would_not_be_used_is_refused(taslak: Taslak, model: st
     assert_one_line(taslak("generate", "Hi", "--model", model, *draft, "--plain"), "--plain", "--draft")
     missing = str(tmp_path / "missing")
     assert_one_line(taslak("generate", "Hi", "--model", model, "--draft", missing), missing)
-    for option in ("--branch", "--stop-below", "--lookup"):
-        value = {"--branch": "3", "--stop-below": "0.5", "--lookup": "suffix"}[option]
+    for option in ("--branch", "--stop-below", "--lookup", "--exit-layer"):
+        value = {"--branch": "3", "--stop-below": "0.5", "--lookup": "suffix", "--exit-layer": "1"}[option]
         ignored = taslak("generate", "Hi", "--model", model, "--method", "ngram", option, value)
         assert_one_line(ignored, "ngram", option.strip("-").replace("-", "_"))
 
@@ -255,6 +257,37 @@ def test_c34_what_is_really_used_is_printed_and_in_the_json(taslak: Taslak, mode
     assert f" · draft-model · {model} ({DTYPE} " in result.err
     assert f" a token) · γ 3 · coupled · {DTYPE} " in result.err
     assert " a token · seed 9\n" in result.err
+
+
+def test_c33_an_exit_layer_is_enough_to_draft_with(taslak: Taslak, model: str) -> None:
+    result = taslak(
+        "generate", "abcabc", "--model", model, "--exit-layer", "1", "--compare", "--json", *SHORT
+    )
+    compared = json.loads(result.out)
+    assert compared["identical"]
+    assert compared["speculative"]["method"] == "early-exit"
+    assert compared["speculative"]["drafted"] > 0
+    assert " · early-exit · exit layer 1 · γ 5 · coupled · " in result.err
+    for layer in ("0", "99", "-1"):
+        refused = taslak("generate", "Hi", "--model", model, "--exit-layer", layer)
+        assert_one_line(refused, f"exit_layer is {layer}", "expected")
+    assert_one_line(taslak("generate", "Hi", "--plain", "--exit-layer", "1"), "--plain", "--exit-layer")
+
+
+def test_a_trained_exit_is_named_by_its_folder(taslak: Taslak, model: str, tmp_path: Path) -> None:
+    vocab_size = json.loads((Path(model) / "config.json").read_text())["vocab_size"]
+    folder, ids = str(tmp_path / "exit"), range(0, vocab_size, 3)
+    write_head(folder, random_head(ExitConfig(2, rank=4), vocab_size=vocab_size, draft_ids=ids))
+    drafted = ("--model", model, "--draft", folder)
+    result = taslak("generate", "abcabc", *drafted, "--compare", "--json", *SHORT)
+    compared = json.loads(result.out)
+    assert compared["identical"]
+    assert compared["speculative"]["method"] == "early-exit"
+    assert compared["speculative"]["drafted"] > 0
+    assert f" · {folder} · exit layer 2 · " in result.err
+    refused = taslak("generate", "Hi", *drafted, "--exit-layer", "1")
+    assert_one_line(refused, "exit_layer is 1", "trained for 2")
+    assert_one_line(taslak("generate", "Hi", *drafted, "--method", "ngram"), "ngram", "early-exit head")
 
 
 def test_different_tokenizers_are_refused(taslak: Taslak, model: str, tmp_path: Path) -> None:

@@ -93,25 +93,40 @@ def check_tree(model: Decoder, data: st.DataObject, agree: Check, most: int, nod
         plain_cache.release()
 
 
-def check_resumed_rows(model: Decoder, exit_layer: int) -> None:
-    """Early exit on a model of three layers: lower layers run first by themselves, some rows only; the rest
-    joins from layer 0."""
-    prefix, tokens, parents = [1, 2, 3], [4, 5, 6, 7, 8], [-1, 0, 0, 1, 2]
-    whole_cache, cache = model.allocate(64), model.allocate(64)
+def check_resumed_rows(model: Decoder, data: st.DataObject, exit_layer: int, most: int, nodes: int) -> None:
+    """Early exit: some leading rows of a tree go through the lower layers by themselves, in several calls,
+    and a pass takes them up there, all others from layer 0. Logits, features and K/V equal those of a plain
+    pass. `most`: tokens of the prefix; `nodes`: of the tree."""
+    prefix = data.draw(st.lists(st.integers(0, 60), min_size=1, max_size=most))
+    n = data.draw(st.integers(1, nodes))
+    tokens = data.draw(st.lists(st.integers(0, 60), min_size=n, max_size=n))
+    parents = [-1, *(data.draw(st.integers(0, i)) for i in range(n - 1))]
+    done = data.draw(st.integers(1, n))
+    last = f"layer.{model.layers - 1}"
+    whole_cache, cache = model.allocate(most + nodes), model.allocate(most + nodes)
     for block in (whole_cache, cache):
         model.forward([chain_rows(block, prefix, 0)])
-        block.keep(range(3))
-    whole = model.forward([Rows(whole_cache, tokens, parents, 0, 5)], capture=["layer.0", "layer.2"])
+        block.keep(range(len(prefix)))
+    whole = model.forward([Rows(whole_cache, tokens, parents, 0, n)], capture=[last])
     name = f"layer.{exit_layer - 1}"
-    lower = model.forward([Rows(cache, tokens[:3], parents[:3], 0, 0)], (0, exit_layer), capture=[name])
-    hidden = torch.zeros(5, model.hidden_size)
-    hidden[:3] = lower.features[name]
+    hidden = torch.zeros(n, model.hidden_size)
+    first = 0
+    while first < done:
+        end = data.draw(st.integers(first + 1, done))
+        rows = Rows(cache, tokens[first:end], parents[first:end], first, 0)
+        hidden[first:end] = model.forward([rows], (0, exit_layer), capture=[name]).features[name]
+        first = end
+    starts = [exit_layer] * done + [0] * (n - done)
     resumed = model.forward(
-        [Rows(cache, tokens, parents, 0, 5, starts=[exit_layer] * 3 + [0] * 2, hidden=hidden)],
-        capture=["layer.2"],
+        [Rows(cache, tokens, parents, 0, n, starts=starts, hidden=hidden)], capture=[last]
     )
-    assert torch.equal(resumed.logits, whole.logits)
-    assert torch.equal(resumed.features["layer.2"], whole.features["layer.2"])
+    path = cache.ancestors(data.draw(st.integers(0, n - 1)))
     for block in (whole_cache, cache):
-        block.keep([0, 1, 3])
-    assert torch.equal(cache_bits(model, cache), cache_bits(model, whole_cache))
+        block.keep(path)
+    try:
+        assert torch.equal(resumed.logits, whole.logits)
+        assert torch.equal(resumed.features[last], whole.features[last])
+        assert torch.equal(cache_bits(model, cache), cache_bits(model, whole_cache))
+    finally:
+        whole_cache.release()
+        cache.release()

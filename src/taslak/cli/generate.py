@@ -52,7 +52,7 @@ def generate(
         str | None,
         typer.Option(
             help="ngram, suffix, draft-model, fallback, early-exit, medusa, eagle or eagle3. Default: what "
-            "--draft names, early-exit with --exit-layer, else ngram.",
+            "--draft is, early-exit with --exit-layer, else ngram.",
             metavar="NAME",
             rich_help_panel=DRAFTING,
         ),
@@ -106,8 +106,8 @@ def generate(
         int | None,
         typer.Option(
             metavar="N",
-            help="How many of the model's own layers method early-exit drafts with, 1 to all but one. Default: "
-            "what its head was trained for; without a head nine tenths.",
+            help="How many of the model's own layers method early-exit drafts with, 1 to all but one. "
+            "Default: what its head was trained for; without a head nine tenths.",
             rich_help_panel=DRAFTING,
         ),
     ] = None,

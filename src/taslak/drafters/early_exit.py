@@ -198,9 +198,8 @@ def _watch(exit_: Exit, layers: int) -> Watch:
 
 
 def default_layer(layers: int) -> int:
-    """Where to leave a model of so many layers whose exit was never trained: after nine tenths. Before that
-    the last norm and the head can't read the hidden state, after it they are right no more often
-    (docs/heads.md)."""
+    """Where to leave a model of so many layers whose exit was never trained: after nine tenths. That loses
+    least; below, the last norm and the head can't read the hidden state (docs/early-exit.md)."""
     return layers - max(1, round(layers / 10))
 
 

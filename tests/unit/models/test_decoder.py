@@ -97,8 +97,10 @@ def test_tree_rows_equal_the_chain_to_them(exact: bool, data: st.DataObject) -> 
 
 
 @pytest.mark.parametrize("exit_layer", [1, 2])
-def test_rows_resumed_at_a_layer_equal_rows_run_whole(exit_layer: int) -> None:
-    check_resumed_rows(tiny_model(5, layers=3), exit_layer)
+@settings(max_examples=10, deadline=None)
+@given(data=st.data())
+def test_rows_resumed_at_a_layer_equal_rows_run_whole(exit_layer: int, data: st.DataObject) -> None:
+    check_resumed_rows(tiny_model(5, layers=3), data, exit_layer, most=70, nodes=12)
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["quick", "exact"])

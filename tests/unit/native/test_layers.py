@@ -134,10 +134,17 @@ def test_the_last_norm_and_the_head_serve_drafters(kind: str) -> None:
     assert torch.allclose(doubled, 2 * model.norm(output.features["layer.1"], torch.ones(64)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+DEEP = {case: native(*case, layers=3) for case in CASES}
+
+
+@pytest.mark.parametrize("case", CASES, ids=NAMES)
 @pytest.mark.parametrize("exit_layer", [1, 2])
-def test_rows_resumed_at_a_layer_equal_rows_run_whole(kind: str, exit_layer: int) -> None:
-    check_resumed_rows(native(kind, torch.float32, layers=3), exit_layer)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_rows_resumed_at_a_layer_equal_rows_run_whole(
+    case: tuple[str, torch.dtype], exit_layer: int, data: st.DataObject
+) -> None:
+    check_resumed_rows(DEEP[case], data, exit_layer, most=140, nodes=20)
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:

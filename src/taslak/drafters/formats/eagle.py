@@ -1,7 +1,7 @@
 """EAGLE and EAGLE-3 checkpoints as other projects publish them.
 
-EAGLE-1, -2 and -3 of the authors' repository, EAGLE-3 of SpecForge (the same tensors) and of speculators. They
-differ in where the layer's tensors are, in what a layer id means, and in what a missing setting means.
+EAGLE-1, -2 and -3 of the authors' repository, EAGLE-3 of SpecForge (the same tensors) and of speculators.
+They differ in where the layer's tensors are, in what a layer id means, and in what a missing setting means.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def read(folder: Path, values: Mapping[str, Any]) -> Head:
     tensors = read_tensors(folder)
     if "fc.weight" not in tensors:
         raise CheckpointError(
-            f"{folder} is no head, whose tensors would have EAGLE's fc.weight among them, and no model, which "
-            "would have a tokenizer"
+            f"{folder} is no head: a head's tensors have fc.weight among them; and no model: a model has a "
+            "tokenizer"
         )
     config = EagleConfig(_layer(folder, values), fc_bias=bool(values.get("bias", True)))
     return _made(folder, config, _target(folder, values), tensors, None, "layers.0")
