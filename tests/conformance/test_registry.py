@@ -10,17 +10,26 @@ import torch
 from scipy.stats import chisquare
 
 import taslak.drafters
+from taslak import native
 from taslak.drafters.base import REGISTRY, Drafter, DrafterOptions, build
 from taslak.engine.sequence import Answer
 from taslak.models.decoder import Decoder
+from taslak.models.native_ops import pack_weights
 from taslak.models.target import chain_rows
 from tests.support.decoding import GAMMAS, cache_of, decode, plain, request
 from tests.support.heads import head_for
-from tests.support.tiny import near_model, tiny_model
+from tests.support.tiny import near_model, random_weights, tiny_config, tiny_model
 
 assert taslak.drafters
 
 METHODS = sorted(REGISTRY)
+MODES = [
+    pytest.param(name, branch, tree, id=f"{name}-{'linear' if branch == 1 else tree}")
+    for name in METHODS
+    for branch, tree in ((1, "dynamic"), (3, "dynamic"), (3, "static"))
+    if tree == "dynamic" or REGISTRY[name].shapes
+]
+"""Every method, linear and with each tree it knows."""
 PROMPTS = ([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], [7], [5, 6, 5, 6, 5, 6, 5], list(range(40)) * 2)
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.05}
 
@@ -31,19 +40,19 @@ DRAFT = near_model(1)
 def drafter(
     name: str, branch: int = 1, target: Decoder = TARGET, draft: Decoder = DRAFT, tree: str = "dynamic"
 ) -> Drafter:
-    head = head_for(name, target) if REGISTRY[name].needs_head else None
+    # small weights: a distribution flat enough that something is accepted
+    head = head_for(name, target, scale=0.1) if REGISTRY[name].needs_head else None
     return build(name, target, DrafterOptions(draft=draft, head=head, branch=branch, tree=tree))
 
 
 @pytest.mark.parametrize("temperature", ["greedy", "sampled"])
-@pytest.mark.parametrize("branch", [1, 3], ids=["linear", "tree"])
-@pytest.mark.parametrize("name", METHODS)
-def test_coupled_text_is_plain_text(name: str, branch: int, temperature: str) -> None:
+@pytest.mark.parametrize(("name", "branch", "tree"), MODES)
+def test_coupled_text_is_plain_text(name: str, branch: int, tree: str, temperature: str) -> None:
     options = SAMPLED if temperature == "sampled" else {}
     requests = [request(prompt, **options) for prompt in PROMPTS]
     expected = plain(TARGET, requests)
     for gamma in GAMMAS:
-        got = decode(TARGET, drafter(name, branch), requests, gamma=gamma, branch=branch)
+        got = decode(TARGET, drafter(name, branch, tree=tree), requests, gamma=gamma, branch=branch)
         assert [a.ids for a in got] == [a.ids for a in expected], f"γ {gamma}"
         assert [a.text for a in got] == [a.text for a in expected]
         for answer in got:
@@ -51,12 +60,11 @@ def test_coupled_text_is_plain_text(name: str, branch: int, temperature: str) ->
             assert answer.counts.emitted == len(answer.ids)
 
 
-@pytest.mark.parametrize("branch", [1, 3], ids=["linear", "tree"])
-@pytest.mark.parametrize("name", METHODS)
-def test_rejection_at_temperature_zero_is_greedy(name: str, branch: int) -> None:
+@pytest.mark.parametrize(("name", "branch", "tree"), MODES)
+def test_rejection_at_temperature_zero_is_greedy(name: str, branch: int, tree: str) -> None:
     requests = [request(prompt, verify="rejection") for prompt in PROMPTS]
     expected = plain(TARGET, requests)
-    got = decode(TARGET, drafter(name, branch), requests, branch=branch)
+    got = decode(TARGET, drafter(name, branch, tree=tree), requests, branch=branch)
     assert [a.ids for a in got] == [a.ids for a in expected]
 
 
@@ -113,15 +121,14 @@ def fits_the_law(answers: list[Answer]) -> float:
     return float(chisquare(observed, expected, sum_check=False).pvalue)
 
 
-@pytest.mark.parametrize("branch", [1, 3], ids=["linear", "tree"])
-@pytest.mark.parametrize("name", METHODS)
-def test_rejection_has_the_targets_distribution(name: str, branch: int) -> None:
+@pytest.mark.parametrize(("name", "branch", "tree"), MODES)
+def test_rejection_has_the_targets_distribution(name: str, branch: int, tree: str) -> None:
     requests = [
         request(LAW_PROMPT, **LAW_SETTINGS, verify="rejection", max_tokens=LAW_LENGTH, choice=choice)
         for choice in range(LAW_RUNS)
     ]
     answers = decode(
-        LAW_TARGET, drafter(name, branch, LAW_TARGET, LAW_DRAFT), requests, gamma=4, branch=branch
+        LAW_TARGET, drafter(name, branch, LAW_TARGET, LAW_DRAFT, tree), requests, gamma=4, branch=branch
     )
     assert sum(a.counts.accepted for a in answers) > LAW_RUNS / 5, "nothing was accepted: nothing was tested"
     assert sum(a.dropped for a in answers) == 0
@@ -139,6 +146,26 @@ def test_the_law_catches_a_wrong_distribution() -> None:
 
 
 # -- state: batches, interruptions, memory ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "int8"])
+@pytest.mark.parametrize("name", [name for name in METHODS if REGISTRY[name].needs_head])
+def test_heads_beside_native_targets(name: str, kind: str) -> None:
+    """Packed as the target is, of a reduced vocabulary: the text is plain text, and no draft is dropped."""
+    if not native.available():
+        pytest.skip("no native kernels here")
+    config = tiny_config(inner_size=64)
+    target = Decoder(config, pack_weights(config, random_weights(config, 1), kind))
+    head = head_for(name, target, draft_ids=None if name == "early-exit" else list(range(0, 61, 2)))
+    warmth = (0.0, 0.9, 0.0, 0.9)
+    requests = [request(p, temperature=t, seed=2) for p, t in zip(PROMPTS, warmth, strict=True)]
+    expected = plain(target, requests)
+    for branch, tree in ((1, "static"), (3, "static"), (3, "dynamic")):
+        method = build(name, target, DrafterOptions(head=head, branch=branch, tree=tree))
+        got = decode(target, method, requests, gamma=4, branch=branch)
+        assert [a.ids for a in got] == [a.ids for a in expected]
+        assert all(a.dropped == 0 for a in got)
+        assert any(a.counts.drafted for a in got)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -56,4 +57,6 @@ def random_head(
 def head_for(kind: str, target: Decoder, **options: Any) -> Head:
     """A random head of a kind for a tiny target, whatever its number of layers."""
     config = CONFIGS[kind]
-    return random_head(config, vocab_size=target.vocab_size, layers=None, **options)
+    if isinstance(config, Eagle3Config):
+        config = replace(config, captures=(0, target.layers // 2, target.layers - 1))
+    return random_head(config, vocab_size=target.vocab_size, layers=target.layers, **options)

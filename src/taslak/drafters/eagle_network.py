@@ -156,7 +156,7 @@ class EagleNetwork:
 def _captures(config: Eagle3Config, head: Head, target: Target) -> tuple[int, ...]:
     """Raises CheckpointError for layers the target doesn't have."""
     captures = config.features_of(target.layers)
-    if not 0 <= captures[0] < captures[1] < captures[2] < target.layers:
+    if not 0 <= captures[0] <= captures[1] <= captures[2] < target.layers:
         raise CheckpointError(
             f"the eagle3 head made for {head.target.name} reads the layers {list(captures)}; the target has "
             f"{target.layers} layers. Use a head trained for this target"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,6 +23,14 @@ from tests.unit.core.enumeration import emitted_law, sampled_law
 from tests.unit.core.reference import distance, plain_law
 
 SCRIPT = Script(vocab=4, seed=3, likeness=0.0)
+
+
+class Untied(Script):
+    """No two logits are equal, so that a ranking is one."""
+
+    def draft_logits(self, branch: tuple[int, ...]) -> list[float]:
+        rng = random.Random(f"{self.seed} {branch}")
+        return [rng.gauss(0.0, 1.5) for _ in range(self.vocab)]
 
 
 class Drawing(Tree):
@@ -102,7 +111,7 @@ def test_a_static_shape_prefers_first_children() -> None:
 
 def test_a_dynamic_tree_holds_the_most_confident_nodes() -> None:
     """Against all there are: the tree of every path, ranked by the product of its probabilities."""
-    script = Script(vocab=4, seed=5)
+    script = Untied(vocab=4, seed=5)
     sampling = Sampling()
     nodes = 6
     draft = drafted(script, budget=Budget(3, nodes), branch=4, dynamic=True, sampling=sampling)

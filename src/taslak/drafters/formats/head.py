@@ -168,7 +168,7 @@ class Eagle3Config:
         layers = target.layers
         if self.captures is None:
             return
-        if len(self.captures) != 3 or list(self.captures) != sorted(set(self.captures)):
+        if len(self.captures) != 3 or list(self.captures) != sorted(self.captures):
             raise ValueError(f"captures is {list(self.captures)}; expected three layers, ascending")
         if self.captures[0] < 0 or (layers is not None and self.captures[-1] >= layers):
             raise ValueError(
