@@ -14,6 +14,7 @@ from taslak.cli.demo import demo
 from taslak.cli.errors import run
 from taslak.cli.generate import generate
 from taslak.cli.info import info
+from taslak.cli.train import train
 
 app = typer.Typer(
     name="taslak",
@@ -24,6 +25,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(demo)
+app.command()(train)
 app.command()(info)
 app.add_typer(models.app, name="models")
 

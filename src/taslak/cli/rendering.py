@@ -246,3 +246,55 @@ class ProgressBar:
     ) -> None:
         if self._bar.live.is_started:
             self._bar.stop()
+
+
+class WorkBar:
+    """Long work in stages on standard error, with the time left: a bar on a terminal, a line now and then
+    elsewhere."""
+
+    def __init__(self, every: float = 15.0) -> None:
+        """every: seconds between lines."""
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self._console = error_console()
+        self._bar: Progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+        )
+        self._every = every
+        self._what = ""
+        self._task: TaskID | None = None
+        self._first = 0
+        self._began = self._due = 0.0
+
+    def __call__(self, what: str, done: int, total: int) -> None:
+        """See `taslak.training.answers.Progress`."""
+        now = time.monotonic()
+        if what != self._what:  # what an earlier run has done says nothing about how fast this one is
+            self._what, self._first, self._began, self._due = what, done, now, now + QUIET_SECONDS
+            if self._console.is_terminal:
+                self._bar.start()
+                self._task = self._bar.add_task(what, completed=done, total=total)
+        if self._task is not None:
+            self._bar.update(self._task, completed=done, total=total)
+        elif now >= self._due or done == total:
+            self._due = now + self._every
+            note(f"{what}: {done} of {total}{self._left(done, total, now)}")
+
+    def _left(self, done: int, total: int, now: float) -> str:
+        if done == total or done <= self._first:
+            return ""
+        seconds = round((total - done) * (now - self._began) / (done - self._first))
+        return f", {seconds // 60}:{seconds % 60:02d} left"
+
+    def __enter__(self) -> WorkBar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar.live.is_started:
+            self._bar.stop()

@@ -80,7 +80,7 @@ def find_head(name: Path | str) -> Path | None:
         alone = not any((folder / file).is_file() for file in TOKENIZER_FILES)
         return folder if alone or any(mark in _config(folder) for mark in _MARKS) else None
     shipped = SHIPPED / str(name)
-    return shipped if str(name) and shipped.parent == SHIPPED and shipped.is_dir() else None
+    return shipped if shipped.parent == SHIPPED and (shipped / "config.json").is_file() else None
 
 
 def _config(folder: Path) -> Mapping[str, Any]:

@@ -92,7 +92,7 @@ def test_folders_that_are_no_heads(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no config\.json"):
         read_head(tmp_path)
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(CheckpointError, match="is no head's"):
+    with pytest.raises(CheckpointError, match="has no weights"):
         read_head(tmp_path)
     (tmp_path / "config.json").write_text("[")
     with pytest.raises(CheckpointError, match="JSON"):

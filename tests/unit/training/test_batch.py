@@ -1,0 +1,61 @@
+"""Texts side by side: which rows have a loss, and no text sees another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from taslak.training.batch import collate, packed
+from taslak.training.eagle import Eagle, Eagle3
+from taslak.training.layers import sees
+from tests.support.training import make_store, target_folder, teacher, whole_batch
+
+
+def test_rows_ahead_are_answers_of_the_same_text(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    batch = whole_batch(store)
+    for steps in (1, 2, 5):
+        expected = []
+        for index in range(6):
+            rows = store.rows(index)
+            expected += [row for row in range(rows.start, rows.stop - steps) if row + steps > rows.start + 5]
+        assert batch.ahead(steps).tolist() == expected
+    assert [batch.tokens[span].tolist() for span in batch.spans] == [
+        store.tokens[store.rows(i)].tolist() for i in range(6)
+    ]
+    assert all(batch.positions[span].tolist() == [*range(span.stop - span.start)] for span in batch.spans)
+
+
+def test_batches_hold_every_text_once(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    batches = packed(store, store.trained, 60, seed=4)
+    assert sorted(i for batch in batches for i in batch) == store.trained
+    assert all(len(b) == 1 or sum(map(store.length, b)) <= 60 for b in batches)
+    assert batches == packed(store, store.trained, 60, seed=4)
+    assert batches != packed(store, store.trained, 60, seed=5)
+    assert [i for batch in packed(store, [2, 0, 1], 10, None) for i in batch] == [2, 0, 1]
+
+
+def test_what_a_round_sees() -> None:
+    """Row 3 of round 2: target-made keys two or more rows back, round 1 one row back, round 2 itself."""
+    assert sees(4, 0).int().tolist() == torch.ones(4, 4).tril().int().tolist()
+    keys = torch.nonzero(sees(4, 2)[3])[:, 0].tolist()
+    assert keys == [0, 1, 4 + 2, 8 + 3]
+
+
+@pytest.mark.parametrize("kind", [Eagle, Eagle3])
+def test_neighbours_change_nothing(tmp_path: Path, kind: type[Eagle] | type[Eagle3]) -> None:
+    store = make_store(tmp_path / "s")
+    torch.manual_seed(0)
+    options = {"captures": (0, 1, 2)} if kind is Eagle3 else {}
+    head = kind(teacher(target_folder(tmp_path / "m")), 3, **options)
+    for parameter in head.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    batch = whole_batch(store)
+    together = head.run(batch)
+    for index, span in enumerate(batch.spans):
+        alone = head.run(collate(store, [index], batch.device))
+        for number, (a, b) in enumerate(zip(together, alone, strict=True)):
+            torch.testing.assert_close(a[span][number:-1], b[number:-1], rtol=1e-4, atol=1e-5)
