@@ -33,7 +33,7 @@ LARGE, SMALL = "qwen2.5-coder-1.5b-instruct", "smollm2-135m-instruct"
 LINEAR_ROWS = (1, 2, 4, 5, 8)
 PASS_ROWS = tuple(range(1, 17))
 SHOWN = (1, 2, 4, 5, 8, 16)
-LLAMA = "llama.cpp Q4_K_M"
+LLAMA = "llama.cpp"
 
 
 def llama_rows(python: str, repeats: int) -> dict[str, list[float]]:
@@ -168,8 +168,7 @@ def main() -> None:
             for key, seconds in llama_rows(options.llama_python, options.repeats).items():
                 theirs.setdefault(key, []).extend(seconds)
     peer = Measured({"limit": 0.0, "seconds": theirs})
-    show(LARGE, "Q4_K_M", "llama.cpp", Measured({"limit": 0.0, "seconds": theirs}))
-    rows[-1][4:] = [peer.cell(LLAMA, count) for count in SHOWN]
+    show(LARGE, "Q4_K_M", LLAMA, peer)
     curves = {
         f"{dtype}, {path}": [Measured(models[f"{LARGE}, {dtype}"]).seconds(path, r) * 1e3 for r in PASS_ROWS]
         for dtype in ("bfloat16", "int8", "int4")
