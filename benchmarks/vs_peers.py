@@ -73,10 +73,9 @@ def taslak_settings() -> list[Setting]:
             name = f"draft-model {draft_dtype} γ {gamma} stop {least}, {dtype}"
             draft = {"draft": DRAFT, "draft_dtype": draft_dtype, "gamma": gamma, "stop_below": least}
             found.append(one(mode, name, **draft))
-        for gamma in (7, 15):
-            name = f"suffix, else draft-model int4 γ {gamma} stop 0.4, {dtype}"
-            draft = {"draft": DRAFT, "draft_dtype": "int4", "gamma": gamma, "stop_below": 0.4}
-            found.append(one(mode, name, method="fallback", lookup="suffix", **draft))
+        name = f"suffix, else draft-model int4 γ 15 stop 0.4, {dtype}"
+        draft = {"draft": DRAFT, "draft_dtype": "int4", "gamma": 15, "stop_below": 0.4}
+        found.append(one(mode, name, method="fallback", lookup="suffix", **draft))
     return found
 
 
