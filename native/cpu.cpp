@@ -24,7 +24,7 @@ std::vector<Path> find_paths() {
     // F16C came before AVX2 in every processor that has either
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
 #ifdef TASLAK_HAVE_VNNI
-        if (__builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni")) {
+        if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni")) {
             found.push_back(Path::avx512vnni);
         }
         if (has_avxvnni()) found.push_back(Path::avxvnni);

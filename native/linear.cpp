@@ -14,7 +14,10 @@ LinearKernels kernels() {
     LinearKernels use = linear_avx2;
 #ifdef TASLAK_HAVE_VNNI
     if (path() == Path::avxvnni) use.quantised = avxvnni_products;
-    if (path() == Path::avx512vnni) use.quantised = avx512vnni_products;
+    if (path() == Path::avx512vnni) {
+        use.bfloat16 = avx512_bfloat16_products;
+        use.quantised = avx512vnni_products;
+    }
 #endif
     if (path() != Path::scalar) return use;
 #endif
@@ -75,11 +78,11 @@ void Activations::set(const float* rows_, int count, std::int64_t k_, std::int64
 void Activations::quantise(Pool& pool) {
     const std::size_t numbers = std::size_t(rows * k), groups = std::size_t(rows * (k / kGroup));
     if (codes.size() < numbers) codes.resize(numbers), wide.resize(numbers);
-    if (scales.size() < groups) scales.resize(groups), sums.resize(groups);
+    if (scales.size() < groups) offsets.resize(groups), scales.resize(groups), sums.resize(groups);
     const LinearKernels use = kernels();
     const auto row = [&](std::int64_t r) {
         const std::int64_t group = r * (k / kGroup);
-        use.quantise(x + r * ldx, k, &codes[r * k], &wide[r * k], &scales[group], &sums[group]);
+        use.quantise(x + r * ldx, k, &codes[r * k], &wide[r * k], &offsets[group], &scales[group], &sums[group]);
     };
     constexpr std::int64_t worth_sharing = 32 * 1024;  // below, one thread is done before another has begun
     if (rows * k < worth_sharing) {
@@ -116,14 +119,17 @@ void linear(Activations& x, const Product* products, int count, Pool& pool) {
         const Packed& w = *product.weight;
         const std::int64_t size = panel_bytes(w.kind, w.k), first = (task - parts[i].first_task) * 2 * parts[i].each;
         const std::int64_t last = std::min(first + 2 * parts[i].each, panels(w));
+        // the two panels of a pair lie half a task apart, so that each stream runs on without a gap
+        const std::int64_t middle = first + (last - first + 1) / 2;
         alignas(64) float sums[2 * kRows * kWidest];
-        for (std::int64_t panel = first; panel < last; panel += 2) {
+        for (std::int64_t panel = first; panel < middle; ++panel) {
+            const std::int64_t other = panel + middle - first;
+            const bool two = other < last;
             const std::uint8_t* a = w.data + panel * size;
-            const bool two = panel + 1 < last;
             each_block(x.rows, [&](int row, int rows) {
-                use.products(w.kind, a, two ? a + size : a, x, row, rows, sums);
+                use.products(w.kind, a, two ? w.data + other * size : a, x, row, rows, sums);
                 finish(product, panel, row, rows, sums);
-                if (two) finish(product, panel + 1, row, rows, sums + rows * width(w.kind));
+                if (two) finish(product, other, row, rows, sums + rows * width(w.kind));
             });
         }
     });

@@ -60,6 +60,7 @@ class Activations {
     bool quantised = false;
     std::vector<std::int8_t> codes;   // [rows, k]
     std::vector<std::int16_t> wide;   // [rows, k], the same numbers
+    std::vector<std::int32_t> offsets;  // [rows, k / 32], −128 · Σ codes: for products that add 128 to the weights
     std::vector<float> scales;        // [rows, k / 32]
     std::vector<float> sums;          // [rows, k / 32], (Σ codes) · scale: what a minimum is multiplied with
 };

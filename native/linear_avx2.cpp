@@ -65,7 +65,8 @@ inline float largest(__m256 v) {
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
-void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, float* scales, float* sums) {
+void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, std::int32_t* offsets,
+              float* scales, float* sums) {
     const __m256 sign = _mm256_set1_ps(-0.0f), zero = _mm256_setzero_ps();
     for (std::int64_t group = 0; group < k / kGroup; ++group, x += kGroup, codes += kGroup, wide += kGroup) {
         __m256 v[4], most = zero, taint = zero;
@@ -94,6 +95,7 @@ void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* 
         const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0b11011000);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), bytes);
         scales[group] = finite ? amax / 127.0f : bits_to_float(0x7FC00000);
+        offsets[group] = -128 * _mm_cvtsi128_si32(t);
         sums[group] = float(_mm_cvtsi128_si32(t)) * scales[group];
     }
 }

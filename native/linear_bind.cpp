@@ -34,15 +34,22 @@ Kind kind_of(const std::string& name) {
     throw std::invalid_argument("there is no kind \"" + name + "\"");
 }
 
+// Two streams at once, as the products have: one alone leaves some of the memory's bandwidth unused.
 std::uint64_t read_bytes(const std::uint8_t* data, std::int64_t bytes) {
-    std::uint64_t sums[4] = {};  // four, so that additions never wait for each other
-    for (std::int64_t i = 0; i + 64 <= bytes; i += 64) {
-        std::uint64_t words[4];
-        // one word from each 16 bytes: the whole line travels, and arithmetic stays out of the way
-        for (int j = 0; j < 4; ++j) std::memcpy(&words[j], data + i + 16 * j, 8);
-        for (int j = 0; j < 4; ++j) sums[j] ^= words[j];
+    const std::int64_t half = bytes / 128 * 64;
+    std::uint64_t sums[2][8] = {};
+    for (std::int64_t i = 0; i < half; i += 64) {
+        for (int stream = 0; stream < 2; ++stream) {
+            std::uint64_t words[8];
+            std::memcpy(words, data + stream * half + i, sizeof words);
+            for (int j = 0; j < 8; ++j) sums[stream][j] ^= words[j];
+        }
     }
-    return sums[0] ^ sums[1] ^ sums[2] ^ sums[3];
+    std::uint64_t total = 0;
+    for (const auto& stream : sums) {
+        for (std::uint64_t sum : stream) total ^= sum;
+    }
+    return total;
 }
 
 // Reads a block end to end with every thread: what the machine's memory can deliver.

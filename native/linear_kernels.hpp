@@ -19,9 +19,9 @@ using Bfloat16Products = void (*)(const std::uint8_t* a, const std::uint8_t* b, 
                                   int rows, float* out);
 
 struct LinearKernels {
-    // One row: codes, the same codes widened, and per group of 32 the scale and scale · Σ codes.
-    void (*quantise)(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, float* scales,
-                     float* sums);
+    // One row: codes, the same codes widened, and per group of 32 −128 · Σ codes, the scale and scale · Σ codes.
+    void (*quantise)(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, std::int32_t* offsets,
+                     float* scales, float* sums);
     Bfloat16Products bfloat16;
     QuantisedProducts quantised;
     // gate = SiLU(gate) · up.
@@ -36,8 +36,9 @@ struct LinearKernels {
 
 extern const LinearKernels linear_scalar;
 extern const LinearKernels linear_avx2;
-// What VNNI does better than AVX2; the rest of those paths is AVX2's.
+// What these do better than AVX2; the rest of those paths is AVX2's.
 extern const QuantisedProducts avxvnni_products;
 extern const QuantisedProducts avx512vnni_products;
+extern const Bfloat16Products avx512_bfloat16_products;
 
 }  // namespace taslak

@@ -22,9 +22,23 @@ inline __m256 from_bytes(const std::uint8_t* p) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
 }
 
-// p: behind the group's codes; head: before its 8 groups.
+// What 8 groups share: d and −dmin. Elsewhere than in int4_factors nothing.
 template <Kind KIND>
-inline Scales read_scales(const std::uint8_t* p, const std::uint8_t* head) {
+inline Scales read_head(const std::uint8_t* p) {
+    Scales s;
+    if constexpr (KIND == Kind::int4_factors) {
+        for (int i = 0; i < 2; ++i) {
+            s.scale[i] = from_half(p + 16 * i);
+            s.minimum[i] = _mm256_xor_ps(from_half(p + 32 + 16 * i), _mm256_set1_ps(-0.0f));
+        }
+    }
+    (void)p;
+    return s;
+}
+
+// p: behind the group's codes; head: of its 8 groups.
+template <Kind KIND>
+inline Scales read_scales(const std::uint8_t* p, const Scales& head) {
     Scales s;
     for (int i = 0; i < 2; ++i) {
         if constexpr (KIND == Kind::int8_half || KIND == Kind::int4_half) s.scale[i] = from_half(p + 16 * i);
@@ -32,9 +46,8 @@ inline Scales read_scales(const std::uint8_t* p, const std::uint8_t* head) {
         if constexpr (KIND == Kind::int4_half) s.minimum[i] = from_half(p + 32 + 16 * i);
         if constexpr (KIND == Kind::int4_single) s.minimum[i] = from_single(p + 64 + 32 * i);
         if constexpr (KIND == Kind::int4_factors) {
-            s.scale[i] = _mm256_mul_ps(from_half(head + 16 * i), from_bytes(p + 8 * i));
-            const __m256 positive = _mm256_mul_ps(from_half(head + 32 + 16 * i), from_bytes(p + 16 + 8 * i));
-            s.minimum[i] = _mm256_xor_ps(positive, _mm256_set1_ps(-0.0f));
+            s.scale[i] = _mm256_mul_ps(head.scale[i], from_bytes(p + 8 * i));
+            s.minimum[i] = _mm256_mul_ps(head.minimum[i], from_bytes(p + 16 + 8 * i));
         }
     }
     (void)head;
@@ -83,7 +96,7 @@ template <class Dots, Kind KIND>
 constexpr bool is_crossed = Dots::kCrossed && !is_int4(KIND);
 
 template <class Dots, Kind KIND, int ROWS>
-inline void add_group(const std::uint8_t* w, const std::uint8_t* head, const Activations& x, int first,
+inline void add_group(const std::uint8_t* w, const Scales& head, const Activations& x, int first,
                       std::int64_t group, __m256 (*acc)[2]) {
     for (int i = 0; i < group_bytes(KIND); i += 64) fetch(w + kAhead + i);
     Scales s = read_scales<KIND>(w + code_bytes(KIND), head);
@@ -97,16 +110,18 @@ template <class Dots, Kind KIND, int ROWS>
 void quantised_pair(const std::uint8_t* a, const std::uint8_t* b, const Activations& x, int first, float* out) {
     __m256 acc[2][ROWS][2] = {};
     const std::int64_t groups = x.k / kGroup;
-    std::int64_t at = 0, head = 0;  // the same in both panels
+    std::int64_t at = 0;  // the same in both panels
+    Scales heads[2] = {};
     for (std::int64_t group = 0; group < groups; ++group, at += group_bytes(KIND)) {
         if constexpr (head_bytes(KIND) > 0) {
             if (group % 8 == 0) {
-                head = at;
+                heads[0] = read_head<KIND>(a + at);
+                heads[1] = read_head<KIND>(b + at);
                 at += head_bytes(KIND);
             }
         }
-        add_group<Dots, KIND, ROWS>(a + at, a + head, x, first, group, acc[0]);
-        add_group<Dots, KIND, ROWS>(b + at, b + head, x, first, group, acc[1]);
+        add_group<Dots, KIND, ROWS>(a + at, heads[0], x, first, group, acc[0]);
+        add_group<Dots, KIND, ROWS>(b + at, heads[1], x, first, group, acc[1]);
     }
     if constexpr (is_crossed<Dots, KIND>) {
         for (auto& panel : acc) {

@@ -56,7 +56,8 @@ void quantised(Kind kind, const std::uint8_t* a, const std::uint8_t* b, const Ac
     });
 }
 
-void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, float* scales, float* sums) {
+void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, std::int32_t* offsets,
+              float* scales, float* sums) {
     for (std::int64_t group = 0; group < k / kGroup; ++group, x += kGroup) {
         float amax = 0.0f;
         bool finite = true;
@@ -73,6 +74,7 @@ void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* 
             *wide++ = std::int16_t(code);
         }
         scales[group] = finite ? amax / 127.0f : bits_to_float(0x7FC00000);
+        offsets[group] = -128 * total;
         sums[group] = float(total) * scales[group];
     }
 }
