@@ -8,6 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from taslak.drafters.formats import ExitConfig
+from taslak.errors import OptionError
 from taslak.models.decoder import FINAL_NORM, layer_feature
 from taslak.training.batch import Batch
 from taslak.training.kind import Kind, check_config
@@ -38,6 +39,8 @@ class EarlyExit(Kind):
         self.exit_layer = max(c.layers // 4, 1) if exit_layer is None else exit_layer
         self.config = ExitConfig(self.exit_layer, rank)
         check_config(self.config, teacher)
+        if rank > c.hidden_size:
+            raise OptionError(f"rank is {rank}; expected 0 to the hidden size {c.hidden_size}")
         self.features = (FINAL_NORM, layer_feature(self.exit_layer - 1))
         self.adapter = Adapter(c.hidden_size, rank) if rank else None
         self.norm = Norm(c.hidden_size, c.norm_eps)

