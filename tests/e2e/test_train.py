@@ -81,7 +81,7 @@ def test_a_share_of_the_answers(taslak: Taslak, model: str, prompts: Path, tmp_p
         (("--prompts", "{bad}"), "bad.jsonl:2: not JSON"),
         (("--prompts", "{good}", "--shard", "3/3"), "expected i/n"),
         (("--prompts", "{good}", "--captures", "1,x,3"), "--captures is '1,x,3'"),
-        (("--prompts", "{good}", "--heads", "3"), "a eagle head has no setting heads"),
+        (("--prompts", "{good}", "--heads", "3"), "method eagle has no setting heads"),
         (("--prompts", "{good}", "--draft-vocab", "999"), "draft_vocab is 999"),
         ((), "give prompts for the target to answer"),
     ],

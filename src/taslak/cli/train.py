@@ -268,7 +268,8 @@ def _tell(result: Trained) -> None:
         last = [point for point in result.curves if point.held_out][-1]
         rates = ", ".join(f"{a:.3f}" for a in last.accuracy)
         rendering.note(
-            f"trained on {result.answers} answers · held-out loss {last.loss:.3f} · accuracy {rates}"
+            f"{result.answers} answers, held-out ones included · held-out loss {last.loss:.3f} · "
+            f"accuracy {rates}"
         )
     else:
         print(f"{result.answers} answers in {result.out}")

@@ -28,6 +28,7 @@ from taslak.drafters.base import (
 from taslak.drafters.choice import Chooser
 from taslak.drafters.eagle_network import EagleNetwork
 from taslak.drafters.tree import Frontier, Tree, grow
+from taslak.drafters.watch import head_watch
 from taslak.models.cache import Block
 from taslak.models.ops import Share
 from taslak.models.target import Target
@@ -44,6 +45,7 @@ class _State:
     tokens:   the committed tokens up to the one the last row reads: row t reads tokens[t + 1]
     waiting:  [n, F] features of rows that haven't been run
     tip:      [H] what the last row gave; None where no row was run, or the last one was cut off
+    drafted:  whether the next pass judges a draft
     """
 
     cache: Block
@@ -51,6 +53,7 @@ class _State:
     tokens: list[int] = field(default_factory=list)
     waiting: list[Tensor] = field(default_factory=list)
     tip: Tensor | None = None
+    drafted: bool = False
 
     @property
     def rows_waiting(self) -> int:
@@ -89,14 +92,20 @@ class Eagle:
     """
 
     def __init__(
-        self, network: EagleNetwork, vocab_size: int, branch: int = 1, tree: str = "dynamic"
+        self,
+        network: EagleNetwork,
+        vocab_size: int,
+        branch: int = 1,
+        tree: str = "dynamic",
+        kind: str = "eagle",
     ) -> None:
-        """vocab_size: the target's; branch, tree: see DrafterOptions."""
+        """vocab_size: the target's; branch, tree: see DrafterOptions; kind: what users call the method."""
         self.needs = Needs(features=network.features)
         self._network = network
         self._chooser = Chooser(vocab_size, network.ids)
         self._branch = branch
         self._dynamic = tree == "dynamic"
+        self._watch = head_watch(kind)
 
     @torch.inference_mode()
     def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
@@ -109,6 +118,7 @@ class Eagle:
                 drafts.append(EMPTY)
                 continue
             drafts.append(None)
+            state.drafted = True
             states.append(state)
             trees.append(Tree(view, budget, self._branch, self._dynamic))
         if trees:
@@ -127,6 +137,9 @@ class Eagle:
         """Take over the features of every kept row whose next token is decided."""
         full = []
         for view, report in zip(views, reports, strict=True):
+            if view.state is not None and view.state.drafted:
+                self._watch.record(len(report.tokens) > 1)
+                view.state.drafted = False
             usable = min(len(report.tokens), len(view.tokens) - 1 - report.first)
             if usable <= 0:
                 continue
@@ -230,7 +243,7 @@ class _Level:
 
 def _build(kind: str, target: Target, options: DrafterOptions) -> Drafter:
     network = EagleNetwork(target, needed_head(kind, target, options))
-    return Eagle(network, target.vocab_size, options.branch, options.tree)
+    return Eagle(network, target.vocab_size, options.branch, options.tree, kind)
 
 
 @register("eagle", needs_head=True, shapes=True)

@@ -39,3 +39,9 @@ class Watch:
                 "drafting costs more time than it saves. The text is unaffected. %s",
                 *(self._what, self._right, self._drafts, 100 * self._least, self._advice),
             )
+
+
+def head_watch(kind: str) -> Watch:
+    """For a head that reads the target's features: one draft in twenty pays for nothing."""
+    advice = "Was it trained for this model, these layers and this dtype?"
+    return Watch(f"the head (method {kind})", 0.05, advice)

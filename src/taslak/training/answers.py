@@ -188,7 +188,13 @@ def read_texts(paths: Collection[Path], model: LanguageModel) -> list[Answer]:
             raise PromptError(f"there is no file {path}; expected answers (JSONL)")
         for where, row in rows(path):
             if isinstance(row.get("prompt"), list):
-                found.append(_answer(row, where))
+                answer = _answer(row, where)
+                if max(answer.tokens) >= model.target.vocab_size:
+                    raise PromptError(
+                        f"{where}: token id {max(answer.tokens)}; the model has {model.target.vocab_size}. "
+                        "Expected answers of this model"
+                    )
+                found.append(answer)
                 continue
             messages = row.get("messages")
             text = row.get("answer")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taslak.engine.step import FixedGamma
 from taslak.errors import OptionError
 from taslak.models.loading import DEFAULT_PACK
 from taslak.training.answers import Shard
@@ -71,11 +72,12 @@ class TrainingOptions:
         known = KINDS[self.kind].settings
         if foreign := sorted(self.settings.keys() - set(known)):
             raise OptionError(
-                f"a {self.kind} head has no setting {foreign[0]}; it has {', '.join(known) or 'none'}"
+                f"method {self.kind} has no setting {foreign[0]}; it has {', '.join(known) or 'none'}"
             )
         for name, least in (("max_tokens", 1), ("max_length", 8), ("batch", 1), ("evaluate", 0)):
             if getattr(self, name) < least:
                 raise OptionError(f"{name} is {getattr(self, name)}; expected at least {least}")
+        FixedGamma(self.gamma)  # raises for one that the evaluation, hours later, could not use
         if not self.temperatures or min(self.temperatures) < 0:
             raise OptionError(f"temperatures are {list(self.temperatures)}; expected some, none below 0")
         if self.draft_vocab is not None and self.draft_vocab < 0:

@@ -11,6 +11,7 @@ Under `torchrun` all processes train; the first one does the rest while the othe
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -103,7 +104,8 @@ class _Run:
         trainer.run(self._progress)
         evaluation = None
         if self._world.first:
-            made_by = provenance(trainer.identity, texts.file, trainer.curves)
+            settings = {"model": o.model, "dtype": o.dtype, **trainer.identity}
+            made_by = provenance(settings, texts.file, trainer.curves)
             trainer.kind.save(o.out, made_by)
             if o.plot:
                 plot(trainer.curves, o.out / "curves.png", f"{o.kind} for {o.model}")
@@ -136,7 +138,8 @@ class _Run:
         file = Answers(self._work / name)
         if o.texts:
             given = read_texts(o.texts, model)
-            self._settle("texts", {**made_with, "texts": [str(path) for path in o.texts]})
+            content = hashlib.sha256(b"".join(path.read_bytes() for path in o.texts)).hexdigest()
+            self._settle("texts", {**made_with, "texts": [str(p) for p in o.texts], "content": content[:16]})
             if [answer.index for answer in file.read()] != [answer.index for answer in given]:
                 file.path.unlink(missing_ok=True)
                 for answer in given:

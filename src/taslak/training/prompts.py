@@ -79,7 +79,7 @@ def read_prompts(path: str | Path) -> list[Prompt]:
     if path.is_dir():
         prompts = [prompt for file in _text_files(path) for prompt in _openings(file)]
     elif path.is_file():
-        prompts = list(_jsonl(path)) if path.suffix in (".jsonl", ".ndjson") else list(_lines(path))
+        prompts = list(_jsonl(path)) if path.suffix in (".jsonl", ".ndjson", ".json") else list(_lines(path))
     else:
         raise PromptError(f"there is no file or folder {path}; expected prompts (JSONL, text, or a folder)")
     if not prompts:
@@ -165,7 +165,7 @@ def _numbered(path: Path) -> Iterator[tuple[str, str]]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise PromptError(f"{path}:{line}: not UTF-8 text; expected text") from None

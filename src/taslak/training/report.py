@@ -35,7 +35,7 @@ def require_plotting() -> None:
     """Raises OptionError where the plot can't be drawn; to be asked before hours of work."""
     if find_spec("matplotlib") is None:
         raise OptionError(
-            'the plot of a training run needs matplotlib; install it with pip install "taslak[train]", or '
+            'the plot of a training run needs matplotlib; install it (it is in the extra "train"), or '
             "give --no-plot"
         )
 

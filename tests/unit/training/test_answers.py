@@ -132,3 +132,10 @@ def test_given_texts(model: LanguageModel, tmp_path: Path) -> None:
     file.write_text('{"prompt": [1, 2], "answer": "x"}\n')
     with pytest.raises(PromptError, match=r"t\.jsonl:1: not an answer"):
         read_texts([file], model)
+
+
+def test_answers_of_a_larger_vocabulary_are_not_this_models(model: LanguageModel, tmp_path: Path) -> None:
+    file = Answers(tmp_path / "a.jsonl")
+    file.append(Answer(0, [1, 2], [3, 99999], 0.0, 0, "stop"))
+    with pytest.raises(PromptError, match=r"a\.jsonl:1: token id 99999; the model has 259"):
+        read_texts([file.path], model)

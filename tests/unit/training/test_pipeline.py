@@ -208,6 +208,20 @@ def test_answers_of_shards_are_trained_on_together(here: Path, tmp_path: Path) -
     assert weights(tmp_path / "joint") == weights(tmp_path / "alone")
 
 
+def test_other_texts_under_the_same_name_do_not_go_on_with_it(here: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts.jsonl"
+    options = here_asked(here, "eagle", tmp_path / "head", evaluate=0)
+    options = replace(options, prompts=None, texts=(texts,))
+    for reply in ("abc", "xyz"):
+        rows = [{"prompt": f"prompt {i}", "answer": reply * 8} for i in range(12)]
+        texts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        if reply == "abc":
+            train(options)
+        else:
+            with pytest.raises(OptionError, match="texts made with content"):
+                train(options)
+
+
 def test_other_settings_do_not_go_on_with_it(here: Path, tmp_path: Path) -> None:
     train(here_asked(here, "eagle", tmp_path, evaluate=0))
     with pytest.raises(OptionError, match="answers made with max_tokens 24, not 20"):
@@ -240,11 +254,12 @@ def test_settings_a_target_cannot_have_are_told_before_it_answers(here: Path, tm
         ({"kind": "lora"}, "kind is 'lora'"),
         ({"prompts": None}, "give prompts for the target to answer"),
         ({"texts": (Path("x"),)}, "give prompts for the target to answer"),
-        ({"settings": {"heads": 3}}, "a eagle head has no setting heads"),
+        ({"settings": {"heads": 3}}, "method eagle has no setting heads"),
         ({"max_length": 100}, "expected a batch to hold the longest text"),
         ({"temperatures": (-1.0,)}, "none below 0"),
         ({"draft_vocab": -1}, "draft_vocab is -1"),
         ({"batch": 0}, "batch is 0"),
+        ({"gamma": 0}, "gamma is 0"),
     ],
 )
 def test_settings_that_mean_nothing(here: Path, tmp_path: Path, wrong: dict[str, Any], says: str) -> None:

@@ -30,6 +30,12 @@ def test_jsonl_of_prompts_and_messages(tmp_path: Path) -> None:
     assert third.text == [{"role": "user", "content": "u"}], "the target gives its own answer"
 
 
+@pytest.mark.parametrize("name", ["p.jsonl", "p.ndjson", "p.json"])
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, name: str) -> None:
+    file = write(tmp_path / name, '\ufeff{"prompt": "Hi"}\n')
+    assert [p.text for p in read_prompts(file)] == ["Hi"]
+
+
 def test_lines_of_text(tmp_path: Path) -> None:
     file = write(tmp_path / "p.txt", "one\n\n  two  \n")
     assert [(p.text, p.where) for p in read_prompts(file)] == [("one", f"{file}:1"), ("two", f"{file}:3")]

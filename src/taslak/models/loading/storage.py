@@ -49,8 +49,8 @@ def make_folder(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise DiskError(
-            f"cannot create the folder {folder} ({error.strerror}): "
-            "set TASLAK_HOME to a folder that can be written"
+            f"cannot create the folder {folder} ({error.strerror}): name one that can be written "
+            "(for the cache, set TASLAK_HOME)"
         ) from error
     return folder
 
@@ -61,7 +61,8 @@ def require_free(folder: Path, needed: int, what: str) -> None:
     if free < needed + DISK_MARGIN_BYTES:
         raise DiskError(
             f"not enough disk space for {what}: {megabytes(needed + DISK_MARGIN_BYTES)} needed, "
-            f"{megabytes(free)} free in {folder}. Free some space or set TASLAK_HOME to another disk"
+            f"{megabytes(free)} free in {folder}. Free some space or use another disk (for the cache, set "
+            "TASLAK_HOME)"
         )
 
 
