@@ -91,10 +91,17 @@ class _Run:
         self._work = options.out / "work"
 
     def run(self) -> Trained:
+        """One run at a time in a folder: a second one waits for its turn, and goes on from there."""
+        if not self._world.first:
+            return self._stages()
+        storage.make_folder(self._work)
+        with storage.locked(self._work / "run", self._fetching):
+            return self._stages()
+
+    def _stages(self) -> Trained:
         o = self._options
         texts = _Texts(self._work / "answers.jsonl", frozenset(), 0)
         if self._world.first:
-            storage.make_folder(self._work)
             texts = self._prepare()
         self._world.wait()
         if o.shard is not None:

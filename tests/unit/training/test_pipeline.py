@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent import futures
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 import taslak
 from taslak.drafters.formats import ExitConfig, read_head, write_head
 from taslak.errors import OptionError
+from taslak.models.loading import storage
 from taslak.training import KINDS, Schedule, TrainingOptions, train
 from taslak.training import report as reporting
 from taslak.training.answers import Answers, Shard
@@ -206,6 +208,18 @@ def test_answers_of_shards_are_trained_on_together(here: Path, tmp_path: Path) -
     assert joint.answers == 12
     train(here_asked(here, "eagle", tmp_path / "alone", evaluate=0))
     assert weights(tmp_path / "joint") == weights(tmp_path / "alone")
+
+
+def test_a_second_run_in_the_same_folder_waits_for_its_turn(here: Path, tmp_path: Path) -> None:
+    options = here_asked(here, "eagle", tmp_path, evaluate=0)
+    (tmp_path / "work").mkdir()
+    with futures.ThreadPoolExecutor(1) as pool:
+        with storage.locked(tmp_path / "work" / "run"):
+            second = pool.submit(train, options)
+            with pytest.raises(futures.TimeoutError):
+                second.result(timeout=1.5)
+            assert not (tmp_path / "work" / "answers.jsonl").exists()
+        assert second.result().answers == 12
 
 
 def test_other_texts_under_the_same_name_do_not_go_on_with_it(here: Path, tmp_path: Path) -> None:
