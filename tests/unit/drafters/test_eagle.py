@@ -201,7 +201,8 @@ def acceptance(answers: Sequence[Answer]) -> float:
 def test_a_perfect_head_is_always_accepted_and_a_shifted_one_is_not(
     kind: str, tree: str, draft_ids: list[int] | None
 ) -> None:
-    """Features, tokens and vocabulary are aligned: features one row late are no oracle."""
+    """Features and vocabulary are aligned (tokens and positions: see the tests against the reference):
+    features one row late are no oracle."""
     target = permuting_target()
     head = head_oracle(kind, draft_ids)
     branch = 1 if tree == "linear" else 3
