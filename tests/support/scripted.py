@@ -13,6 +13,7 @@ class Scripted:
 
     def __init__(self, script: Callable[[Sequence[int], int], Sequence[int]]) -> None:
         self.needs = Needs()
+        self.watch = None
         self._script = script
         self.seen: list[Report] = []
 

@@ -16,6 +16,7 @@ from taslak.core.draft import Draft
 from taslak.core.noise import Stream
 from taslak.core.sampling import Distribution, Sampling, distribution
 from taslak.drafters.formats import Head
+from taslak.drafters.watch import Watch
 from taslak.errors import CheckpointError, OptionError
 from taslak.models.cache import Block
 from taslak.models.target import Target
@@ -105,6 +106,11 @@ class Drafter(Protocol):
     """Proposes tokens. One object serves all sequences; storage may be pooled, information may not cross."""
 
     needs: Needs
+
+    @property
+    def watch(self) -> Watch | None:
+        """Told of every judged draft by the engine; None where a wrong draft is no mistake of anybody's."""
+        ...
 
     def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
         """One draft a view, within its budget. Right from any earlier state: what it remembers is cut to the
@@ -236,21 +242,13 @@ def needed_head(kind: str, target: Target, options: DrafterOptions) -> Head:
     if head.kind != kind:
         raise OptionError(f"method {kind} needs a {kind} head and got one of kind {head.kind}")
     made_for = head.target
-    for what, has, fits in (
-        ("hidden size", made_for.hidden_size, made_for.hidden_size == target.hidden_size),
-        (
-            "vocabulary",
-            made_for.vocab_size,
-            target.vocab_size <= made_for.vocab_size <= target.padded_vocab_size,
-        ),
-        ("layers", made_for.layers, made_for.layers in (None, target.layers)),
+    spelled = range(target.vocab_size, target.padded_vocab_size + 1)
+    for what, has, own, fits in (
+        ("hidden size", made_for.hidden_size, target.hidden_size, (target.hidden_size,)),
+        ("vocabulary", made_for.vocab_size, target.vocab_size, spelled),
+        ("layers", made_for.layers, target.layers, (None, target.layers)),
     ):
-        if not fits:
-            own = {
-                "hidden size": target.hidden_size,
-                "vocabulary": target.vocab_size,
-                "layers": target.layers,
-            }[what]
+        if has not in fits:
             raise CheckpointError(
                 f"the {kind} head was made for {made_for.name}: its {what} is {has}, the target's is {own}; "
                 "use a head trained for this target"

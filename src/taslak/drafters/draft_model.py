@@ -75,6 +75,7 @@ class DraftModel:
     """Drafts with a model of its own cache; it learns what was kept from the view's tokens alone."""
 
     needs = Needs()
+    watch = None
 
     def __init__(self, draft: Target, vocab_size: int, branch: int = 1) -> None:
         """vocab_size: the target's; ids from there on are never drafted."""

@@ -45,7 +45,6 @@ class _State:
     tokens:   the committed tokens up to the one the last row reads: row t reads tokens[t + 1]
     waiting:  [n, F] features of rows that haven't been run
     tip:      [H] what the last row gave; None where no row was run, or the last one was cut off
-    drafted:  whether the next pass judges a draft
     """
 
     cache: Block
@@ -53,7 +52,6 @@ class _State:
     tokens: list[int] = field(default_factory=list)
     waiting: list[Tensor] = field(default_factory=list)
     tip: Tensor | None = None
-    drafted: bool = False
 
     @property
     def rows_waiting(self) -> int:
@@ -105,7 +103,7 @@ class Eagle:
         self._chooser = Chooser(vocab_size, network.ids)
         self._branch = branch
         self._dynamic = tree == "dynamic"
-        self._watch = head_watch(kind)
+        self.watch = head_watch(kind)
 
     @torch.inference_mode()
     def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
@@ -118,7 +116,6 @@ class Eagle:
                 drafts.append(EMPTY)
                 continue
             drafts.append(None)
-            state.drafted = True
             states.append(state)
             trees.append(Tree(view, budget, self._branch, self._dynamic))
         if trees:
@@ -137,9 +134,6 @@ class Eagle:
         """Take over the features of every kept row whose next token is decided."""
         full = []
         for view, report in zip(views, reports, strict=True):
-            if view.state is not None and view.state.drafted:
-                self._watch.record(len(report.tokens) > 1)
-                view.state.drafted = False
             usable = min(len(report.tokens), len(view.tokens) - 1 - report.first)
             if usable <= 0:
                 continue

@@ -122,7 +122,7 @@ class EarlyExit:
         ids = None if exit_.ids is None else exit_.ids.to(target.device)
         self._head = None if ids is None else kernels.pack(target.unembedding(ids))
         self._chooser = Chooser(target.vocab_size, ids)
-        self._watch = _watch(exit_, target.layers)
+        self.watch = _watch(exit_, target.layers)
 
     @torch.inference_mode()
     def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
@@ -130,23 +130,16 @@ class EarlyExit:
         active = [g for g in growing if g is not None]
         if active:
             grow([g.tree for g in active], self._chooser, lambda frontier: self._expand(active, frontier))
-        drafts = [EMPTY if g is None else g.draft(self._layer) for g in growing]
-        for view, draft in zip(views, drafts, strict=True):
-            view.state = len(draft) > 0  # whether the next pass judges it
-        return drafts
+        return [EMPTY if g is None else g.draft(self._layer) for g in growing]
 
     def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
-        """Counts how often it was right; there is nothing to learn from it."""
-        for view, report in zip(views, reports, strict=True):
-            if view.state:
-                self._watch.record(len(report.tokens) > 1)
-                view.state = None
+        """Nothing to learn: it reads the target's own cache."""
 
     def lag(self, view: View) -> int:  # noqa: ARG002, it drafts in the target's cache or not at all
         return 0
 
     def forget(self, view: View) -> None:
-        view.state = None
+        """Nothing is kept."""
 
     def _start(self, view: View, budget: Budget) -> _Growing | None:
         """None where there is nothing to draft, or no cache to draft in."""

@@ -34,6 +34,7 @@ class Fallback:
     def __init__(self, lookup: Drafter, model: Drafter) -> None:
         self.lookup = lookup
         self.model = model
+        self.watch = None
         self.needs = Needs(
             features=tuple(dict.fromkeys(lookup.needs.features + model.needs.features)),
             exit_layer=model.needs.exit_layer if lookup.needs.exit_layer is None else lookup.needs.exit_layer,

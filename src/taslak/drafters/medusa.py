@@ -84,12 +84,10 @@ class MedusaHeads:
 
 @dataclass(slots=True)
 class _State:
-    """The last feature, [H], and the committed tokens up to the one after it; whether the next pass judges a
-    draft made from it."""
+    """The last feature, [H], and the committed tokens up to the one after it."""
 
     tokens: list[int]
     feature: Tensor
-    drafted: bool = False
 
 
 class Medusa:
@@ -103,7 +101,7 @@ class Medusa:
         self._chooser = Chooser(vocab_size, heads.ids)
         self._branch = branch
         self._dynamic = tree == "dynamic"
-        self._watch = head_watch("medusa")
+        self.watch = head_watch("medusa")
 
     @torch.inference_mode()
     def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
@@ -117,7 +115,6 @@ class Medusa:
                 continue
             drafts.append(None)
             features.append(view.state.feature)
-            view.state.drafted = True
             trees.append(Tree(view, replace(budget, depth=depth), self._branch, self._dynamic))
         if trees:
             depth = max(tree.depth for tree in trees)
@@ -136,9 +133,6 @@ class Medusa:
     def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
         """Keep the feature of the last row whose next token is decided."""
         for view, report in zip(views, reports, strict=True):
-            if view.state is not None and view.state.drafted:
-                self._watch.record(len(report.tokens) > 1)
-                view.state.drafted = False
             usable = min(len(report.tokens), len(view.tokens) - 1 - report.first)
             if usable > 0:
                 feature = report.features[FINAL_NORM][usable - 1].clone()

@@ -123,6 +123,7 @@ class Ngram:
     """
 
     needs = Needs()
+    watch = None
 
     def __init__(self, vocab_size: int, longest: int = 8, shortest: int = 1) -> None:
         self._vocab_size = vocab_size

@@ -193,6 +193,7 @@ class Suffix:
     """
 
     needs = Needs()
+    watch = None
 
     def __init__(self, vocab_size: int, limit: int = LIMIT) -> None:
         self._vocab_size = vocab_size

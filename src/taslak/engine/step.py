@@ -109,6 +109,7 @@ class Engine:
         self.drafter = drafter
         self.policy = policy
         self._features = drafter.needs.features if drafter is not None else ()
+        self._watch = drafter.watch if drafter is not None else None
         self._complained = False
 
     def step(self, sequences: Seq[Sequence]) -> None:
@@ -219,6 +220,8 @@ class Engine:
         except SamplingError as error:
             sequence.fail(str(error))
         sequence.counts.record(draft, path, bonus)
+        if self._watch is not None and draft:
+            self._watch.record(bool(path))
         return path
 
     def _observe(self, turns: Seq[_Turn], reports: Seq[Report]) -> None:

@@ -65,6 +65,7 @@ class Shadow:
 
     def __init__(self, drafter: Drafter, depth: int) -> None:
         self.needs = drafter.needs
+        self.watch = None  # no pass judges these drafts
         self._drafter = drafter
         self._depth = depth
         self._drafts: list[tuple[list[int], int, Draft]] = []

@@ -31,6 +31,7 @@ class Scripted:
 
     answer: tuple[int, ...] = (50, 51)
     needs: Needs = field(default_factory=Needs)
+    watch: None = None
     calls: list[list[View]] = field(default_factory=list)
     observed: list[tuple[list[View], list[Report]]] = field(default_factory=list)
     forgotten: list[View] = field(default_factory=list)

@@ -9,6 +9,7 @@ import pytest
 
 from taslak.drafters import watch
 from taslak.drafters.base import Drafter, DrafterOptions, build
+from taslak.training.evaluate import Shadow
 from tests.support.decoding import decode, plain, request
 from tests.support.oracles import PROMPT, head_oracle, permuting_target, shifted
 
@@ -36,3 +37,15 @@ def test_c32_near_zero_acceptance_is_told(
         (message,) = told
         assert f"method {kind}" in message
         assert "trained for this model" in message
+
+
+def test_drafts_that_no_pass_judges_are_no_mistakes(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "ENOUGH", 10)
+    target = permuting_target()
+    shadow = Shadow(build("eagle", target, DrafterOptions(head=head_oracle("eagle", None))), depth=3)
+    with caplog.at_level(logging.WARNING):
+        decode(target, shadow, [request(PROMPT, max_tokens=80)])
+    assert shadow.hazards() == [1.0, 1.0, 1.0]
+    assert caplog.records == []
