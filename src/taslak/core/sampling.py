@@ -278,20 +278,20 @@ def _cut(row: Tensor, largest: float, sampling: Sampling) -> tuple[Tensor, Tenso
     if 0 < sampling.top_k < row.numel():
         ids = _largest(row, sampling.top_k)
         row = row[ids]
-    weights = total = None
+    possible = row > -math.inf
+    weights = None
+    total = 0.0
     if sampling.top_p < 1.0:
         weights = torch.exp((row - largest) / sampling.temperature)  # [S]
         total = float(weights.sum(dtype=torch.float64))
         # all tokens below this bound together have less than 1 − top_p
-        likely = weights >= 0.99 * total * (1.0 - sampling.top_p) / row.numel()
+        possible &= weights >= 0.99 * total * (1.0 - sampling.top_p) / row.numel()
     elif sampling.min_p > 0.0:
         reach = sampling.temperature * math.log(sampling.min_p)
-        likely = row >= largest + 1.001 * reach - 1e-6 * abs(largest)
-    else:
-        likely = row > -math.inf
-    kept = (likely & (row > -math.inf)).nonzero()[:, 0]
+        possible &= row >= largest + 1.001 * reach - 1e-6 * abs(largest)
+    kept = possible.nonzero()[:, 0]
     z = (row[kept].double() - largest) / sampling.temperature
-    if weights is not None and total is not None:
+    if weights is not None:
         rest = total - float(weights[kept].sum(dtype=torch.float64))
         nucleus = _nucleus(row[kept], z, max(rest, 0.0), sampling.top_p)
         kept, z = kept[nucleus], z[nucleus]
