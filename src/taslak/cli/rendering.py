@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
+    from typing_extensions import Self
 
     from taslak.engine import Answer, Comparison, LanguageModel, Statistics, Weights
 
@@ -201,7 +202,22 @@ def table(columns: Iterable[str], rows: Iterable[Iterable[str]], *, right: Itera
     Console(highlight=False, markup=False, emoji=False).print(grid)
 
 
-class ProgressBar:
+class _Bar:
+    """A bar that is gone when its block ends."""
+
+    _bar: Progress
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar.live.is_started:
+            self._bar.stop()
+
+
+class ProgressBar(_Bar):
     """Downloads and conversions on standard error: a bar on a terminal, a line each elsewhere."""
 
     def __init__(self) -> None:
@@ -238,17 +254,8 @@ class ProgressBar:
         else:
             self._bar.update(self._task, completed=done, total=total)
 
-    def __enter__(self) -> ProgressBar:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar.live.is_started:
-            self._bar.stop()
-
-
-class WorkBar:
+class WorkBar(_Bar):
     """Long work in stages on standard error, with the time left: a bar on a terminal, a line now and then
     elsewhere."""
 
@@ -289,12 +296,3 @@ class WorkBar:
             return ""
         seconds = round((total - done) * (now - self._began) / (done - self._first))
         return f", {seconds // 60}:{seconds % 60:02d} left"
-
-    def __enter__(self) -> WorkBar:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar.live.is_started:
-            self._bar.stop()

@@ -17,12 +17,10 @@ from taslak.errors import CheckpointError
 from taslak.models.cache import Block, Pool
 from taslak.models.config import DecoderConfig
 from taslak.models.decoder import FINAL_NORM, layer_feature
-from taslak.models.layers import PRODUCTS, Where, weight_name
+from taslak.models.layers import NORMS, PRODUCTS, Where, norm_name, weight_name
 from taslak.models.ops import Share
 from taslak.models.rope import Rope
 from taslak.models.target import Target
-
-_NORMS = {"input_norm": "input_layernorm", "post_norm": "post_attention_layernorm"}
 
 
 class EagleNetwork:
@@ -87,14 +85,14 @@ class EagleNetwork:
             for kind in ("weight", "bias")
             if (name := f"layer.{product}.{kind}") in tensors
         }
-        norms = dict(_NORMS)
+        norms = {norm: norm for norm in NORMS}
         if self._fused:
+            norms["input_norm"] = "hidden_norm"
+        if self._normed_residual:
             del norms["input_norm"]
-            if not self._normed_residual:
-                norms["hidden_norm"] = "input_layernorm"
-        for own, name in norms.items():
-            if (norm := tensors.get(f"layer.{own}.weight")) is not None:
-                weights[f"model.layers.0.{name}.weight"] = norm
+        for norm, name in norms.items():
+            if (weight := tensors.get(f"layer.{name}.weight")) is not None:
+                weights[norm_name(0, norm)] = weight
         return weights
 
     def fuse(self, features: Tensor) -> Tensor:

@@ -29,12 +29,20 @@ PRODUCTS = {
 }
 """A layer's matrices and the part of a checkpoint's layer that holds each."""
 
+NORMS = {"input_norm": "input_layernorm", "post_norm": "post_attention_layernorm"}
+"""A layer's norms, and what a checkpoint calls each."""
+
 HEAD = "lm_head.weight"
 
 
 def weight_name(layer: int, product: str, kind: str = "weight") -> str:
     """The Hugging Face name of a matrix or (kind "bias") its bias."""
     return f"model.layers.{layer}.{PRODUCTS[product]}.{product}_proj.{kind}"
+
+
+def norm_name(layer: int, norm: str) -> str:
+    """The Hugging Face name of a norm's weight."""
+    return f"model.layers.{layer}.{NORMS[norm]}.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +125,8 @@ class Layer:
             fields[name] = weights[weight_name(layer, name)]
             fields[f"{name}_bias"] = weights.get(weight_name(layer, name, "bias"))
         return cls(
-            input_norm=weights.get(f"model.layers.{layer}.input_layernorm.weight"),
-            post_norm=weights[f"model.layers.{layer}.post_attention_layernorm.weight"],
+            input_norm=weights.get(norm_name(layer, "input_norm")),
+            post_norm=weights[norm_name(layer, "post_norm")],
             **fields,
         )
 

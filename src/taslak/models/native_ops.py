@@ -10,7 +10,7 @@ from torch import Tensor
 
 from taslak.models.cache import Pool
 from taslak.models.config import DecoderConfig
-from taslak.models.layers import HEAD, PRODUCTS, Where, weight_name
+from taslak.models.layers import HEAD, PRODUCTS, Where, norm_name, weight_name
 from taslak.models.ops import Share
 from taslak.native import Packed, linear
 from taslak.native.build import extension as _native
@@ -58,8 +58,8 @@ class NativeLayers:
 
     def _layer(self, weights: Mapping[str, Tensor | Packed], layer: int) -> tuple[Any, ...]:
         norms = [
-            self._vector(weights.get(f"model.layers.{layer}.input_layernorm.weight")),
-            self._vector(weights[f"model.layers.{layer}.post_attention_layernorm.weight"]),
+            self._vector(weights.get(norm_name(layer, "input_norm"))),
+            self._vector(weights[norm_name(layer, "post_norm")]),
         ]
         matrices = [self._matrix(weights, weight_name(layer, product)).handle for product in PRODUCTS]
         biases = [

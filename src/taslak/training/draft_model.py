@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from taslak.errors import CheckpointError, OptionError
 from taslak.models.decoder import FINAL_NORM
-from taslak.models.layers import HEAD, PRODUCTS, weight_name
+from taslak.models.layers import HEAD, NORMS, PRODUCTS, norm_name, weight_name
 from taslak.models.loading.storage import make_folder, write_json
 from taslak.training.batch import Batch
 from taslak.training.kind import SAVED, Kind
@@ -31,8 +31,6 @@ SMALLER = 8
 
 TOKENIZER_SUFFIXES = (".json", ".model", ".txt", ".jinja")
 NOT_THE_TOKENIZER = ("config.json", "provenance.json", "model.safetensors.index.json")
-
-NORMS = {"input_norm": "input_layernorm", "post_norm": "post_attention_layernorm"}
 
 
 class DraftModel(Kind):
@@ -84,8 +82,8 @@ class DraftModel(Kind):
         if self.lm_head is not None:
             named[HEAD] = self.lm_head
         for number, layer in zip(numbers, self.layers, strict=True):
-            for own, name in NORMS.items():
-                named[f"model.layers.{number}.{name}.weight"] = getattr(layer, own).weight
+            for norm in NORMS:
+                named[norm_name(number, norm)] = getattr(layer, norm).weight
             for product in PRODUCTS:
                 linear = getattr(layer, product)
                 named[weight_name(number, product)] = linear.weight
@@ -123,7 +121,8 @@ class DraftModel(Kind):
             name: tensor.detach().to("cpu", SAVED).contiguous()
             for name, tensor in self.tensors(range(len(self.layers))).items()
         }
-        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        # `save_file` would let nobody but this user read it
+        (folder / "model.safetensors").write_bytes(save(tensors, metadata={"format": "pt"}))
         write_json(folder / "provenance.json", dict(provenance))
         copied = 0
         for file in self.teacher.folder.iterdir():  # the tokenizer is the target's in any case

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from taslak.errors import OptionError
-from taslak.training.trainer import Point, vars_of
+from taslak.training.trainer import Point
 
 PACKAGES = ("taslak", "torch", "transformers", "numpy")
 
@@ -27,7 +28,7 @@ def provenance(settings: Mapping[str, Any], data: Path, curves: Sequence[Point])
         "versions": {name: version(name) for name in PACKAGES} | {"python": sys.version.split()[0]},
         "data": {"file": data.name, "sha256": hashlib.sha256(data.read_bytes()).hexdigest()},
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "curves": [vars_of(point) for point in curves],
+        "curves": [asdict(point) for point in curves],
     }
 
 

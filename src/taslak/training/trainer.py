@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taslak.errors import CheckpointError, OptionError
+from taslak.models.loading.storage import close_durably
 from taslak.training.answers import Progress
 from taslak.training.batch import Batch, collate, packed
 from taslak.training.kind import Kind
@@ -192,12 +193,11 @@ class Trainer:
                     "head": self.kind.state_dict(),
                     "optimizer": self._optimizer.state_dict(),
                     "random": torch.get_rng_state(),
-                    "curves": [vars_of(point) for point in self.curves],
+                    "curves": [asdict(point) for point in self.curves],
                 },
                 file,
             )
-            file.flush()
-            os.fsync(file.fileno())
+            close_durably(file)
         os.replace(partial, self.checkpoint)
 
     def _resume(self) -> int:
@@ -221,11 +221,6 @@ class Trainer:
         torch.set_rng_state(saved["random"].cpu())
         self.curves = [Point(**point) for point in saved["curves"]]
         return int(saved["step"])
-
-
-def vars_of(point: Point) -> dict[str, Any]:
-    """A point as plain data."""
-    return {name: getattr(point, name) for name in Point.__dataclass_fields__}
 
 
 def autocast(device: torch.device, precision: str | None) -> AbstractContextManager[Any]:
