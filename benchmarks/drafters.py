@@ -2,10 +2,11 @@
 
     python benchmarks/drafters.py [--limit 300] [--fresh] [--eagle DIR] [--medusa DIR] [--early-exit DIR]
 
-The 300 prompts of training/held_out.jsonl (75 of each category), answers of up to 96 tokens, one at a time: greedy,
-and at temperature 0.8 with coupled and with rejection verification. Each prompt is answered in every way in turns,
-plain decoding among them, so that what else the machine does meets all of them. Speed is that of the whole call,
-prefill included. Answers are kept as they come, and a run that was stopped goes on with the next prompt.
+The 300 prompts of training/held_out.jsonl (75 of each category), answers of up to 96 tokens, one at a time:
+greedy, and at temperature 0.8 with coupled and with rejection verification. Each prompt is answered in
+every way in turns, plain decoding among them, so that what else the machine does meets all of them. Speed
+is that of the whole call, prefill included. Answers are kept as they come, and a run that was stopped goes
+on with the next prompt.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Way:
-    """How prompts are answered. `head`: the kind of head it drafts with; `under`: which settings it runs in."""
+    """How prompts are answered. `head`: the kind it drafts with; `under`: which settings it runs in."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -189,7 +190,9 @@ def plot(found: Mapping[tuple[str, str], Mapping[str, Figures]], categories: lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--limit", type=int, default=300, help="prompts, evenly of all categories")
     parser.add_argument("--fresh", action="store_true", help="forget the answers of an earlier run")
     for kind in ("eagle", "medusa", "early-exit"):
@@ -204,7 +207,9 @@ def main() -> None:
         by_category[row["category"]].append(row)
     categories = sorted(by_category)
     each = max(1, given.limit // len(categories))
-    prompts = [row for group in zip(*(by_category[c][:each] for c in categories), strict=True) for row in group]
+    prompts = [
+        row for group in zip(*(by_category[c][:each] for c in categories), strict=True) for row in group
+    ]
     here = machine()
     rows = run(prompts, heads)
 

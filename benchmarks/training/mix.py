@@ -1,14 +1,16 @@
 """What the heads that come with taslak are trained on: prompts, and what follows from their answers.
 
-    python benchmarks/training/mix.py split training-prompts.jsonl --out FOLDER
-    taslak train eagle --prompts FOLDER/prompts.jsonl --shard 0/1 --temperature 0 --temperature 0.8 --out FOLDER/first
-    python benchmarks/training/mix.py follow FOLDER
-    taslak train eagle --prompts FOLDER/more.jsonl --shard 0/1 --temperature 0 --temperature 0.8 --out FOLDER/second
+    mix="python benchmarks/training/mix.py"
+    answer="taslak train eagle --temperature 0 --temperature 0.8 --shard 0/1"
+    $mix split training-prompts.jsonl --out FOLDER
+    $answer --prompts FOLDER/prompts.jsonl --out FOLDER/first
+    $mix follow FOLDER
+    $answer --prompts FOLDER/more.jsonl --out FOLDER/second
 
-`split` keeps 75 prompts of each category out for evaluation (held_out.jsonl beside this script, with source and
-licence of each) and everything that asks the same out of training. `follow` makes second turns from the first
-answers, and texts that are continued without a chat template: openings of answered code, of Python's own library
-and of prompts, so that a head isn't tuned to one template.
+`split` keeps 75 prompts of each category out for evaluation (held_out.jsonl beside this script, with source
+and licence of each) and everything that asks the same out of training. `follow` makes second turns from the
+first answers, and texts that are continued without a chat template: openings of answered code, of Python's
+own library and of prompts, so that a head isn't tuned to one template.
 """
 
 from __future__ import annotations
@@ -94,7 +96,8 @@ def split(data: Path, out: Path) -> None:
     random.Random(0).shuffle(training)  # so that any part of the file is a fair sample
     out.mkdir(parents=True, exist_ok=True)
     _write(out / "prompts.jsonl", training)
-    print(f"{len(evaluation)} held out, {len(rows) - len(evaluation) - len(training)} that ask the same left out")
+    same = len(rows) - len(evaluation) - len(training)
+    print(f"{len(evaluation)} held out, {same} that ask the same left out")
 
 
 def follow(out: Path) -> None:
@@ -170,7 +173,9 @@ def _write(path: Path, rows: list[Row]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     steps = parser.add_subparsers(dest="step", required=True)
     first = steps.add_parser("split")
     first.add_argument("data", type=Path)

@@ -20,8 +20,8 @@ from taslak.errors import SamplingError
 from taslak.native import available, draw_scored, rank_rows
 
 RIVALS = 16
-"""So many of the tokens that the noise prefers share what a child of a draw is thought to be worth; the others
-add next to nothing, and all their noise would have to be computed for it."""
+"""So many of the tokens that the noise prefers share what a child of a draw is thought to be worth; the
+others add next to nothing, and all their noise would have to be computed for it."""
 
 
 @dataclass(frozen=True, slots=True)

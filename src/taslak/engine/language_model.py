@@ -10,7 +10,6 @@ from typing import Any, overload
 
 from taslak.core.noise import fresh_seed
 from taslak.core.sampling import Sampling
-from taslak.core.verify import VERIFIERS
 from taslak.drafters import base
 from taslak.drafters.base import DrafterOptions
 from taslak.drafters.formats import Head

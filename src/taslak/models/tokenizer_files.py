@@ -28,8 +28,8 @@ _PATCHED = ("fix_mistral_regex", "fast_tokenizer_files")
 class TokenizerFiles:
     """`names`: of the special tokens that have one ("bos_token": "<s>"); `template`: None = no chats.
 
-    Models whose files spell the same tokens share one `fast`: reading it is most of what loading a draft model
-    takes.
+    Models whose files spell the same tokens share one `fast`: reading it is most of what loading a draft
+    model takes.
     """
 
     fast: Fast

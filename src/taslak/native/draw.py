@@ -46,7 +46,8 @@ def rank_rows(logits: Tensor, k: int) -> list[tuple[list[int], list[float]]]:
     softmax over the row. None for a row with a NaN or +inf, or nothing above −inf. logits: Float32[R, V]."""
     check("logits", logits, (None, None), torch.float32)
     logits = logits.contiguous()
-    return _native.rank(address(logits), *logits.shape, k)
+    rows, count = logits.shape
+    return _native.rank(address(logits), rows, count, k)
 
 
 def row_draw(logits: Tensor) -> RowDraw | None:

@@ -72,7 +72,8 @@ class Prompt:
 
 def read_prompts(path: str | Path) -> list[Prompt]:
     """Prompts of a JSONL file (`prompt` or `messages` a row, `raw` beside a prompt that is to be continued as
-    it is; other keys are ignored), of any other text file (a line each), or of a folder (openings of its text and code files, to be continued as they are).
+    it is; other keys are ignored), of any other text file (a line each), or of a folder (openings of its text
+    and code files, to be continued as they are).
 
     Raises PromptError, naming file and line, for what isn't one of these.
     """

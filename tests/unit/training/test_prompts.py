@@ -28,13 +28,12 @@ def test_jsonl_of_prompts_and_messages(tmp_path: Path) -> None:
     assert second.text == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     assert second.where == f"{file}:3"
     assert third.text == [{"role": "user", "content": "u"}], "the target gives its own answer"
-    assert not (first.raw or second.raw)
+    assert not first.raw
+    assert not second.raw
 
 
 def test_a_row_may_ask_to_be_continued_as_it_is(tmp_path: Path) -> None:
-    file = write(
-        tmp_path / "p.jsonl", '{"prompt": "def f(", "raw": true}\n{"prompt": "f?", "raw": false}\n'
-    )
+    file = write(tmp_path / "p.jsonl", '{"prompt": "def f(", "raw": true}\n{"prompt": "f?", "raw": false}\n')
     assert [(p.text, p.raw) for p in read_prompts(file)] == [("def f(", True), ("f?", False)]
 
 
