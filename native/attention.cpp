@@ -9,6 +9,7 @@ namespace taslak {
 namespace {
 
 constexpr int kRows = 8;  // of a group: enough to hide the reading of K/V, few enough to leave work for every thread
+constexpr int kMany = 4;  // tasks a thread after which it no longer matters that the last round is not full
 
 void check(bool good, const char* what) {
     if (!good) throw std::invalid_argument(std::string("attention plan: ") + what);
@@ -62,13 +63,13 @@ void Plan::add(const Share& share, const std::int32_t* nodes, int count) {
     most_rows_ = std::max(most_rows_, count);
 }
 
-AttentionTask Plan::task(const Group& group, int heads, int kv_head, int head_size, float scale, const float* q,
-                         float* out) const {
-    const std::int64_t start = std::int64_t(group.first) * heads * head_size;
-    AttentionTask task{group.rows, heads, kv_head, scale, {}, {}, q + start, out + start, nullptr};
+AttentionTask Plan::task(const Group& group, int first, int last, int heads, int kv_head, int head_size, float scale,
+                         const float* q, float* out) const {
+    const std::int64_t start = std::int64_t(group.first + first) * heads * head_size;
+    AttentionTask task{last - first, heads, kv_head, scale, {}, {}, q + start, out + start, nullptr};
     task.common = {slots_.data() + group.common, std::int64_t(group.commons)};
-    for (int r = 0; r < group.rows; ++r) {
-        task.own[r] = {slots_.data() + group.own[r].start, std::int64_t(group.own[r].count)};
+    for (int r = first; r < last; ++r) {
+        task.own[r - first] = {slots_.data() + group.own[r].start, std::int64_t(group.own[r].count)};
     }
     return task;
 }
@@ -77,11 +78,18 @@ void attend(const Plan& plan, const float* q, const Cache& cache, int heads, flo
     const OpsKernels& use = ops_kernels();
     const std::int64_t queries = std::int64_t(plan.most_rows()) * (heads / cache.kv_heads);
     const std::int64_t floats = scratch_floats(queries, cache.head_size);
-    pool.parallel_for(std::int64_t(plan.groups().size()) * cache.kv_heads, [&](std::int64_t unit) {
+    // Three K/V heads for two threads would leave one of them idle for a third of the time: then a group's rows are
+    // halved, although both halves read the keys.
+    const std::int64_t whole = std::int64_t(plan.groups().size()) * cache.kv_heads;
+    const int parts = plan.most_rows() > 1 && whole % pool.threads() && whole < kMany * pool.threads() ? 2 : 1;
+    pool.parallel_for(whole * parts, [&](std::int64_t unit) {
         static thread_local std::vector<float> scratch;
         if (std::int64_t(scratch.size()) < floats) scratch.resize(std::size_t(floats));
-        const Plan::Group& group = plan.groups()[std::size_t(unit / cache.kv_heads)];
-        AttentionTask task = plan.task(group, heads, int(unit % cache.kv_heads), cache.head_size, scale, q, out);
+        const Plan::Group& group = plan.groups()[std::size_t(unit / parts / cache.kv_heads)];
+        const int first = int(unit % parts) * group.rows / parts, last = int(unit % parts + 1) * group.rows / parts;
+        if (first == last) return;
+        const int kv_head = int(unit / parts % cache.kv_heads);
+        AttentionTask task = plan.task(group, first, last, heads, kv_head, cache.head_size, scale, q, out);
         task.scratch = scratch.data();
         use.attend(task, cache);
     });

@@ -40,9 +40,9 @@ class Plan {
         struct { std::size_t start, count; } own[8];
     };
     const std::vector<Group>& groups() const { return groups_; }
-    // q, out: [rows, heads · head size]
-    AttentionTask task(const Group& group, int heads, int kv_head, int head_size, float scale, const float* q,
-                       float* out) const;
+    // Of the group's rows [first, last). q, out: of all rows, [rows, heads · head size]
+    AttentionTask task(const Group& group, int first, int last, int heads, int kv_head, int head_size, float scale,
+                       const float* q, float* out) const;
 
    private:
     void add(const Share& share, const std::int32_t* nodes, int count);

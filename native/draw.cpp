@@ -31,6 +31,15 @@ struct Scored {
     }
 };
 
+Chosen chosen(const std::vector<Scored>& list) {
+    Chosen c;
+    for (const Scored& s : list) {
+        c.ids.push_back(s.id);
+        c.scores.push_back(s.score);
+    }
+    return c;
+}
+
 // The best k so far, best first, and the bound that others must reach to join them.
 class Best {
    public:
@@ -57,8 +66,8 @@ class Best {
 };
 
 template <class Z>
-std::vector<std::int64_t> best_of(const Scores& scores, const Z& z, std::int64_t count, std::uint64_t state, int k,
-                                  double floor, Pool& pool) {
+Chosen best_of(const Scores& scores, const Z& z, std::int64_t count, std::uint64_t state, int k, double floor,
+               Pool& pool) {
     if (k < 1) return {};
     const OpsKernels& use = ops_kernels();
     const std::int64_t pieces = std::clamp<std::int64_t>(count / kPiece, 1, pool.threads());
@@ -80,28 +89,42 @@ std::vector<std::int64_t> best_of(const Scores& scores, const Z& z, std::int64_t
     for (const Best& best : found) all.insert(all.end(), best.list().begin(), best.list().end());
     std::sort(all.begin(), all.end());
     if (all.size() > std::size_t(k)) all.resize(std::size_t(k));
-    std::vector<std::int64_t> ids;
-    for (const Scored& s : all) ids.push_back(s.id);
-    return ids;
+    return chosen(all);
 }
 
 }  // namespace
 
-std::vector<std::int64_t> draw(const float* logits, std::int64_t count, double temperature, std::uint64_t state, int k,
-                               Pool& pool) {
+Chosen draw(const float* logits, const std::int64_t* ids, std::int64_t count, double temperature, std::uint64_t state,
+            int k, Pool& pool) {
     const float largest = ops_kernels().largest(logits, count);
     if (largest == -INFINITY) throw std::domain_error("every token is banned");
     if (!std::isfinite(largest)) throw std::domain_error("the logits hold " + std::to_string(largest));
     const auto z = [=](std::int64_t i) { return (double(logits[i]) - double(largest)) / temperature; };
-    const Scores scores{logits, largest, float(2.0 * kLog2e / temperature), nullptr, nullptr};
+    const Scores scores{logits, largest, float(2.0 * kLog2e / temperature), nullptr, ids};
     // the largest logit has z = 0, and no noise is below −3.63
     return best_of(scores, z, count, state, k, k == 1 ? -3.63 : kNone, pool);
 }
 
-std::vector<std::int64_t> draw(const std::int64_t* ids, const double* z, std::int64_t count, std::uint64_t state,
-                               int k, Pool& pool) {
+Chosen draw(const std::int64_t* ids, const double* z, std::int64_t count, std::uint64_t state, int k, Pool& pool) {
     const auto at = [=](std::int64_t i) { return z[i]; };
-    return best_of({nullptr, 0.0f, 0.0f, ids, z}, at, count, state, k, kNone, pool);
+    return best_of({nullptr, 0.0f, 0.0f, z, ids}, at, count, state, k, kNone, pool);
+}
+
+Chosen rank(const float* logits, std::int64_t count, int k) {
+    const OpsKernels& use = ops_kernels();
+    const float largest = use.largest(logits, count);
+    if (k < 1 || !std::isfinite(largest)) return {};
+    std::vector<Scored> best;
+    float bound = -INFINITY;
+    for (std::int64_t i = 0; (i = use.above(logits, i, count, bound)) < count; ++i) {
+        const Scored one{double(logits[i]), i};
+        best.insert(std::upper_bound(best.begin(), best.end(), one), one);
+        if (best.size() > std::size_t(k)) best.pop_back();
+        if (best.size() == std::size_t(k)) bound = float(best.back().score);
+    }
+    const double sum = use.exp_sum(logits, largest, count);
+    for (Scored& one : best) one.score = std::exp(one.score - double(largest)) / sum;
+    return chosen(best);
 }
 
 }  // namespace taslak

@@ -1,4 +1,5 @@
-// Which ids can still win a draw: the noise of core/noise.py hashed for all, bounded without a logarithm.
+// Which ids can still win a draw: the noise of core/noise.py hashed for all, bounded without a logarithm. And what
+// ranking a row without noise needs.
 #pragma once
 
 #include <cstdint>
@@ -51,7 +52,36 @@ inline float largest_scalar(const float* x, std::int64_t count) {
     return largest;
 }
 
+inline std::int64_t above_scalar(const float* x, std::int64_t first, std::int64_t last, float bound) {
+    while (first < last && !(x[first] > bound)) ++first;
+    return first;
+}
+
+// Four sums side by side, then one: the same additions whatever V is.
+template <class V>
+float exp_sum(const float* x, float largest, std::int64_t count) {
+    V sums[4] = {V::set(0.0f), V::set(0.0f), V::set(0.0f), V::set(0.0f)};
+    const V most = V::set(largest);
+    std::int64_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+        for (int j = 0; j < 4; ++j) sums[j] = sums[j] + steady_exp(V::load(x + i + 8 * j) - most);
+    }
+    float rest = 0.0f;
+    for (; i < count; ++i) rest += sum(steady_exp(V::set(x[i]) - most)) * 0.125f;
+    return sum((sums[0] + sums[1]) + (sums[2] + sums[3])) + rest;
+}
+
 #ifdef TASLAK_AVX2
+
+inline std::int64_t above_avx2(const float* x, std::int64_t first, std::int64_t last, float bound) {
+    const __m256 bounds = _mm256_set1_ps(bound);
+    for (; first + 32 <= last; first += 32) {
+        const __m256 low = _mm256_max_ps(_mm256_loadu_ps(x + first), _mm256_loadu_ps(x + first + 8));
+        const __m256 high = _mm256_max_ps(_mm256_loadu_ps(x + first + 16), _mm256_loadu_ps(x + first + 24));
+        if (_mm256_movemask_ps(_mm256_cmp_ps(_mm256_max_ps(low, high), bounds, _CMP_GT_OQ))) break;
+    }
+    return above_scalar(x, first, last, bound);
+}
 
 // Low 64 bits of a · b, from 32-bit products.
 inline __m256i multiply(__m256i a, std::uint64_t b) {
@@ -95,21 +125,20 @@ inline std::int64_t find_in_row(const Scores& s, std::int64_t first, std::int64_
     return find_scalar(s, i, last, state, bound, which);
 }
 
-inline std::int64_t find_in_support(const Scores& s, std::int64_t first, std::int64_t last, std::uint64_t state,
-                                    float bound, unsigned& which) {
+// z4: i -> z · log2 e of i … i + 3
+template <class Z>
+std::int64_t find_listed(const Scores& s, Z z4, std::int64_t first, std::int64_t last, std::uint64_t state, float bound,
+                         unsigned& which) {
     const __m256i start = _mm256_set1_epi64x(std::int64_t(kGolden + state));
     const __m256 bounds = _mm256_set1_ps(bound);
     const auto product = [&](__m256i ids) { return hash_product(_mm256_add_epi64(multiply(ids, kGolden), start)); };
-    const auto scaled4 = [&](std::int64_t i) {
-        return _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_loadu_pd(s.z + i), _mm256_set1_pd(kLog2e)));
-    };
     std::int64_t i = first;
     for (; i + 8 <= last; i += 8) {
         const __m256i low = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(s.ids + i));
         const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(s.ids + i + 4));
         const __m256i a = product(_mm256_permute2x128_si256(low, high, 0x20));
         const __m256i b = product(_mm256_permute2x128_si256(low, high, 0x31));
-        which = can_reach(a, b, _mm256_set_m128(scaled4(i + 4), scaled4(i)), bounds);
+        which = can_reach(a, b, _mm256_set_m128(z4(i + 4), z4(i)), bounds);
         if (which) return i;
     }
     return find_scalar(s, i, last, state, bound, which);
@@ -117,7 +146,16 @@ inline std::int64_t find_in_support(const Scores& s, std::int64_t first, std::in
 
 inline std::int64_t find_avx2(const Scores& s, std::int64_t first, std::int64_t last, std::uint64_t state, float bound,
                               unsigned& which) {
-    return (s.logits ? find_in_row : find_in_support)(s, first, last, state, bound, which);
+    if (!s.ids) return find_in_row(s, first, last, state, bound, which);
+    const auto of_row = [&](std::int64_t i) {
+        const __m128 half = _mm_set1_ps(0.5f), largest = _mm_set1_ps(s.largest * 0.5f);
+        return _mm_mul_ps(_mm_fmsub_ps(_mm_loadu_ps(s.logits + i), half, largest), _mm_set1_ps(s.scale));
+    };
+    const auto as_it_is = [&](std::int64_t i) {
+        return _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_loadu_pd(s.z + i), _mm256_set1_pd(kLog2e)));
+    };
+    return s.logits ? find_listed(s, of_row, first, last, state, bound, which)
+                    : find_listed(s, as_it_is, first, last, state, bound, which);
 }
 
 inline float largest_avx2(const float* x, std::int64_t count) {

@@ -80,9 +80,10 @@ void Activations::quantise(Pool& pool) {
     if (codes.size() < numbers) codes.resize(numbers), wide.resize(numbers);
     if (scales.size() < groups) offsets.resize(groups), scales.resize(groups), sums.resize(groups);
     const LinearKernels use = kernels();
+    const OwnGroup all{codes.data(), wide.data(), offsets.data(), scales.data(), sums.data()};
     const auto row = [&](std::int64_t r) {
-        const std::int64_t group = r * (k / kGroup);
-        use.quantise(x + r * ldx, k, &codes[r * k], &wide[r * k], &offsets[group], &scales[group], &sums[group]);
+        const std::int64_t first = r / kRows * kRows, count = std::min<std::int64_t>(kRows, rows - first);
+        use.quantise(x + r * ldx, k, count, all.from(first * (k / kGroup) + (r - first)));
     };
     constexpr std::int64_t worth_sharing = 32 * 1024;  // below, one thread is done before another has begun
     if (rows * k < worth_sharing) {

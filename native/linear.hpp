@@ -58,11 +58,36 @@ class Activations {
     std::int64_t k = 0, ldx = 0;
     const float* x = nullptr;
     bool quantised = false;
-    std::vector<std::int8_t> codes;   // [rows, k]
-    std::vector<std::int16_t> wide;   // [rows, k], the same numbers
-    std::vector<std::int32_t> offsets;  // [rows, k / 32], −128 · Σ codes: for products that add 128 to the weights
-    std::vector<float> scales;        // [rows, k / 32]
-    std::vector<float> sums;          // [rows, k / 32], (Σ codes) · scale: what a minimum is multiplied with
+
+    // What a group of 32 became in each row of a block, row after row.
+    template <class Codes, class Wide, class Offsets, class Floats>
+    struct GroupOf {
+        Codes* codes;      // [rows, 32]
+        Wide* wide;        // [rows, 32], the same numbers
+        Offsets* offsets;  // [rows], −128 · Σ codes: for products that add 128 to the weights
+        Floats* scales;    // [rows]
+        Floats* sums;      // [rows], (Σ codes) · scale: what a minimum is multiplied with
+
+        // The same of the rows from `row` on.
+        GroupOf from(std::int64_t row) const {
+            return {codes + row * kGroup, wide + row * kGroup, offsets + row, scales + row, sums + row};
+        }
+    };
+    using Group = GroupOf<const std::int8_t, const std::int16_t, const std::int32_t, const float>;
+    using OwnGroup = GroupOf<std::int8_t, std::int16_t, std::int32_t, float>;
+
+    // Of the block of `count` rows that begins at row `first`, a multiple of kRows.
+    Group group(int first, int count, std::int64_t number) const {
+        return Group{codes.data(), wide.data(), offsets.data(), scales.data(), sums.data()}.from(
+            first * (k / kGroup) + number * count);
+    }
+
+   private:
+    // Block after block of rows, in each group after group: a kernel finds everything beside what it read before.
+    std::vector<std::int8_t> codes;
+    std::vector<std::int16_t> wide;
+    std::vector<std::int32_t> offsets;
+    std::vector<float> scales, sums;
 };
 
 // One product with the rows: y = x Wᵀ (+ bias) (+ residual). y may be the residual.

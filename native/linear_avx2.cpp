@@ -16,15 +16,14 @@ struct Avx2 {
     static constexpr bool kCrossed = false;
 
     template <int ROWS>
-    static void int8(const std::uint8_t* w, const Activations& rows, int first, std::int64_t k, __m256i (*dots)[2]) {
-        const std::int16_t* x = rows.wide.data() + first * rows.k + k;
+    static void int8(const std::uint8_t* w, const Activations::Group& x, __m256i (*dots)[2]) {
         for (int r = 0; r < ROWS; ++r) dots[r][0] = dots[r][1] = _mm256_setzero_si256();
 #pragma GCC unroll 16
         for (int pair = 0; pair < kGroup / 2; ++pair) {
             const __m256i low = _mm256_cvtepi8_epi16(load_half(w + 32 * pair));
             const __m256i high = _mm256_cvtepi8_epi16(load_half(w + 32 * pair + 16));
             for (int r = 0; r < ROWS; ++r) {
-                const __m256i a = broadcast(x + r * rows.k + 2 * pair);
+                const __m256i a = broadcast(x.wide + r * kGroup + 2 * pair);
                 dots[r][0] = _mm256_add_epi32(dots[r][0], _mm256_madd_epi16(low, a));
                 dots[r][1] = _mm256_add_epi32(dots[r][1], _mm256_madd_epi16(high, a));
                 pin(dots[r][0]);
@@ -34,8 +33,7 @@ struct Avx2 {
     }
 
     template <int ROWS>
-    static void int4(const std::uint8_t* w, const Activations& rows, int first, std::int64_t k, __m256i (*dots)[2]) {
-        const std::int8_t* x = rows.codes.data() + first * rows.k + k;
+    static void int4(const std::uint8_t* w, const Activations::Group& x, __m256i (*dots)[2]) {
         const __m256i nibble = _mm256_set1_epi8(15);
         for (int r = 0; r < ROWS; ++r) dots[r][0] = dots[r][1] = _mm256_setzero_si256();
 #pragma GCC unroll 8
@@ -44,7 +42,7 @@ struct Avx2 {
             const __m256i low = _mm256_and_si256(both, nibble);
             const __m256i high = _mm256_and_si256(_mm256_srli_epi16(both, 4), nibble);
             for (int r = 0; r < ROWS; ++r) {
-                const __m256i a = broadcast(x + r * rows.k + 4 * four);
+                const __m256i a = broadcast(x.codes + r * kGroup + 4 * four);
                 // 16 bits are enough for a whole group: 16 products of at most 15 · 128
                 dots[r][0] = _mm256_add_epi16(dots[r][0], _mm256_maddubs_epi16(low, a));
                 dots[r][1] = _mm256_add_epi16(dots[r][1], _mm256_maddubs_epi16(high, a));
@@ -65,10 +63,9 @@ inline float largest(__m256 v) {
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
-void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, std::int32_t* offsets,
-              float* scales, float* sums) {
+void quantise(const float* x, std::int64_t k, std::int64_t rows, Activations::OwnGroup to) {
     const __m256 sign = _mm256_set1_ps(-0.0f), zero = _mm256_setzero_ps();
-    for (std::int64_t group = 0; group < k / kGroup; ++group, x += kGroup, codes += kGroup, wide += kGroup) {
+    for (std::int64_t group = 0; group < k / kGroup; ++group, x += kGroup, to = to.from(rows)) {
         __m256 v[4], most = zero, taint = zero;
         for (int i = 0; i < 4; ++i) {
             v[i] = _mm256_loadu_ps(x + 8 * i);
@@ -90,13 +87,13 @@ void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* 
         t = _mm_add_epi32(t, _mm_shuffle_epi32(t, 0b10110001));
         const __m256i a = _mm256_permute4x64_epi64(_mm256_packs_epi32(q[0], q[1]), 0b11011000);
         const __m256i b = _mm256_permute4x64_epi64(_mm256_packs_epi32(q[2], q[3]), 0b11011000);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(wide), a);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(wide + 16), b);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.wide), a);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.wide + 16), b);
         const __m256i bytes = _mm256_permute4x64_epi64(_mm256_packs_epi16(a, b), 0b11011000);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes), bytes);
-        scales[group] = finite ? amax / 127.0f : bits_to_float(0x7FC00000);
-        offsets[group] = -128 * _mm_cvtsi128_si32(t);
-        sums[group] = float(_mm_cvtsi128_si32(t)) * scales[group];
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.codes), bytes);
+        *to.scales = finite ? amax / 127.0f : bits_to_float(0x7FC00000);
+        *to.offsets = -128 * _mm_cvtsi128_si32(t);
+        *to.sums = float(_mm_cvtsi128_si32(t)) * *to.scales;
     }
 }
 

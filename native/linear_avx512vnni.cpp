@@ -39,14 +39,15 @@ inline Scales read_scales(const std::uint8_t* p, const Scales& head) {
     return s;
 }
 
+typedef std::int32_t __attribute__((may_alias, aligned(1))) Four;  // codes, four along k
+
 // The exact dot products of a group's codes with ROWS rows.
 template <Kind KIND, int ROWS>
-inline void multiply_codes(const std::uint8_t* w, const Activations& x, int first, std::int64_t group, __m512i* dots) {
-    const std::int8_t* codes = x.codes.data() + first * x.k + group * kGroup;
-    const auto four_of = [&](int row, int four) {
-        std::int32_t bits;
-        std::memcpy(&bits, codes + row * x.k + 4 * four, 4);
-        return _mm512_set1_epi32(bits);
+inline void multiply_codes(const std::uint8_t* w, const Activations::Group& x, __m512i* dots) {
+    // The intrinsics never become the form that broadcasts its operand from memory.
+    const auto dot = [&](__m512i& sum, __m512i weights, int row, int four) {
+        const std::int8_t* codes = x.codes + row * kGroup + 4 * four;
+        asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(*reinterpret_cast<const Four*>(codes)));
     };
     if constexpr (is_int4(KIND)) {
         // lanes 0-7 take the low half-bytes, lanes 8-15 the high ones, 16 times as large
@@ -55,7 +56,7 @@ inline void multiply_codes(const std::uint8_t* w, const Activations& x, int firs
 #pragma GCC unroll 8
         for (int four = 0; four < kGroup / 4; ++four) {
             const __m512i weights = _mm512_and_si512(_mm512_broadcast_i64x4(load(w + 32 * four)), mask);
-            for (int r = 0; r < ROWS; ++r) dots[r] = _mm512_dpbusd_epi32(dots[r], weights, four_of(r, four));
+            for (int r = 0; r < ROWS; ++r) dot(dots[r], weights, r, four);
         }
         const __m512i down = _mm512_inserti64x4(_mm512_setzero_si512(), _mm256_set1_epi32(4), 1);
         for (int r = 0; r < ROWS; ++r) dots[r] = _mm512_srav_epi32(dots[r], down);
@@ -64,32 +65,26 @@ inline void multiply_codes(const std::uint8_t* w, const Activations& x, int firs
         const __m512i offset = _mm512_set1_epi8(char(0x80));
         const __m512i fours = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
                                                21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-        const std::int64_t groups = x.k / kGroup;
-        const std::int32_t* offsets = x.offsets.data() + first * groups + group;
-        for (int r = 0; r < ROWS; ++r) dots[r] = _mm512_set1_epi32(offsets[r * groups]);
+        for (int r = 0; r < ROWS; ++r) dots[r] = _mm512_set1_epi32(x.offsets[r]);
 #pragma GCC unroll 8
         for (int four = 0; four < kGroup / 4; ++four) {
             const __m512i pairs = _mm512_permutexvar_epi16(fours, load_whole(w + 64 * four));
             const __m512i weights = _mm512_xor_si512(pairs, offset);
-            for (int r = 0; r < ROWS; ++r) dots[r] = _mm512_dpbusd_epi32(dots[r], weights, four_of(r, four));
+            for (int r = 0; r < ROWS; ++r) dot(dots[r], weights, r, four);
         }
     }
 }
 
 template <Kind KIND, int ROWS>
-inline void add_group(const std::uint8_t* w, const Scales& head, const Activations& x, int first,
-                      std::int64_t group, __m512* acc) {
+inline void add_group(const std::uint8_t* w, const Scales& head, const Activations::Group& x, __m512* acc) {
     for (int i = 0; i < group_bytes(KIND); i += 64) fetch(w + kAhead + i);
-    const std::int64_t groups = x.k / kGroup;
-    const float* scales = x.scales.data() + first * groups + group;
-    const float* sums = x.sums.data() + first * groups + group;
     const Scales s = read_scales<KIND>(w + code_bytes(KIND), head);
     __m512i dots[ROWS];
-    multiply_codes<KIND, ROWS>(w, x, first, group, dots);
+    multiply_codes<KIND, ROWS>(w, x, dots);
     for (int r = 0; r < ROWS; ++r) {
-        const __m512 both = _mm512_mul_ps(s.scale, _mm512_set1_ps(scales[r * groups]));
+        const __m512 both = _mm512_mul_ps(s.scale, _mm512_set1_ps(x.scales[r]));
         acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[r]), both, acc[r]);
-        if constexpr (is_int4(KIND)) acc[r] = _mm512_fmadd_ps(s.minimum, _mm512_set1_ps(sums[r * groups]), acc[r]);
+        if constexpr (is_int4(KIND)) acc[r] = _mm512_fmadd_ps(s.minimum, _mm512_set1_ps(x.sums[r]), acc[r]);
     }
 }
 
@@ -107,8 +102,8 @@ void quantised_pair(const std::uint8_t* a, const std::uint8_t* b, const Activati
                 at += head_bytes(KIND);
             }
         }
-        add_group<KIND, ROWS>(a + at, heads[0], x, first, group, acc[0]);
-        add_group<KIND, ROWS>(b + at, heads[1], x, first, group, acc[1]);
+        add_group<KIND, ROWS>(a + at, heads[0], x.group(first, ROWS, unknown(group)), acc[0]);
+        add_group<KIND, ROWS>(b + at, heads[1], x.group(first, ROWS, unknown(group)), acc[1]);
     }
     std::memcpy(out, acc, sizeof acc);
 }

@@ -159,8 +159,14 @@ void bind_linear(nb::module_& m) {
               Activations a;
               a.set(in(x), rows, k, k);
               a.quantise(default_pool());
-              std::copy_n(a.codes.begin(), rows * k, out<std::int8_t>(codes));
-              std::copy_n(a.scales.begin(), rows * (k / kGroup), out(scales));
+              for (int r = 0; r < rows; ++r) {
+                  const int first = r / kRows * kRows, count = std::min(kRows, rows - first);
+                  for (std::int64_t g = 0; g < k / kGroup; ++g) {
+                      const Activations::Group group = a.group(first, count, g).from(r - first);
+                      std::copy_n(group.codes, kGroup, out<std::int8_t>(codes) + r * k + g * kGroup);
+                      out(scales)[r * (k / kGroup) + g] = *group.scales;
+                  }
+              }
           },
           "x"_a, "rows"_a, "k"_a, "codes"_a, "scales"_a, free_gil);
 

@@ -19,9 +19,8 @@ using Bfloat16Products = void (*)(const std::uint8_t* a, const std::uint8_t* b, 
                                   int rows, float* out);
 
 struct LinearKernels {
-    // One row: codes, the same codes widened, and per group of 32 −128 · Σ codes, the scale and scale · Σ codes.
-    void (*quantise)(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, std::int32_t* offsets,
-                     float* scales, float* sums);
+    // One row; `to`: its place in the first group. Places of neighbouring groups are `rows` rows apart.
+    void (*quantise)(const float* x, std::int64_t k, std::int64_t rows, Activations::OwnGroup to);
     Bfloat16Products bfloat16;
     QuantisedProducts quantised;
     // gate = SiLU(gate) · up.

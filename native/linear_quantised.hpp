@@ -56,30 +56,26 @@ inline Scales read_scales(const std::uint8_t* p, const Scales& head) {
 
 // Adds one group's share to ROWS rows.
 //
-// Dots has int8<ROWS>(codes, x, row, k, dots) and int4<ROWS>(…): the exact dot products of a group's codes with ROWS rows,
+// Dots has int8<ROWS>(codes, x, dots) and int4<ROWS>(…): the exact dot products of a group's codes with ROWS rows,
 // ROWS × 16 outputs, and
 //   kTurn      the most rows at once that its registers hold
 //   kCrossed   int8 leaves outputs 0-3 and 8-11 in the first vector, 4-7 and 12-15 in the second
 template <class Dots, Kind KIND, int ROWS>
-inline void add_rows(const std::uint8_t* w, const Scales& s, const Activations& x, int first, std::int64_t group,
-                     __m256 (*acc)[2]) {
-    const std::int64_t groups = x.k / kGroup;
-    const float* scales = x.scales.data() + first * groups + group;
-    const float* sums = x.sums.data() + first * groups + group;
+inline void add_rows(const std::uint8_t* w, const Scales& s, const Activations::Group& x, __m256 (*acc)[2]) {
     __m256i dots[ROWS][2];
     if constexpr (is_int4(KIND)) {
-        Dots::template int4<ROWS>(w, x, first, group * kGroup, dots);
+        Dots::template int4<ROWS>(w, x, dots);
     } else {
-        Dots::template int8<ROWS>(w, x, first, group * kGroup, dots);
+        Dots::template int8<ROWS>(w, x, dots);
     }
     for (int r = 0; r < ROWS; ++r) {
-        const __m256 scale = _mm256_broadcast_ss(scales + r * groups);
+        const __m256 scale = _mm256_broadcast_ss(x.scales + r);
         for (int i = 0; i < 2; ++i) {
             const __m256 both = _mm256_mul_ps(s.scale[i], scale);
             acc[r][i] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[r][i]), both, acc[r][i]);
         }
         if constexpr (is_int4(KIND)) {
-            const __m256 sum = _mm256_broadcast_ss(sums + r * groups);
+            const __m256 sum = _mm256_broadcast_ss(x.sums + r);
             for (int i = 0; i < 2; ++i) acc[r][i] = _mm256_fmadd_ps(s.minimum[i], sum, acc[r][i]);
         }
     }
@@ -96,14 +92,13 @@ template <class Dots, Kind KIND>
 constexpr bool is_crossed = Dots::kCrossed && !is_int4(KIND);
 
 template <class Dots, Kind KIND, int ROWS>
-inline void add_group(const std::uint8_t* w, const Scales& head, const Activations& x, int first,
-                      std::int64_t group, __m256 (*acc)[2]) {
+inline void add_group(const std::uint8_t* w, const Scales& head, const Activations::Group& x, __m256 (*acc)[2]) {
     for (int i = 0; i < group_bytes(KIND); i += 64) fetch(w + kAhead + i);
     Scales s = read_scales<KIND>(w + code_bytes(KIND), head);
     if constexpr (is_crossed<Dots, KIND>) cross(s.scale);
     constexpr int turn = Dots::kTurn;
-    add_rows<Dots, KIND, (ROWS > turn ? turn : ROWS)>(w, s, x, first, group, acc);
-    if constexpr (ROWS > turn) add_rows<Dots, KIND, ROWS - turn>(w, s, x, first + turn, group, acc + turn);
+    add_rows<Dots, KIND, (ROWS > turn ? turn : ROWS)>(w, s, x, acc);
+    if constexpr (ROWS > turn) add_rows<Dots, KIND, ROWS - turn>(w, s, x.from(turn), acc + turn);
 }
 
 template <class Dots, Kind KIND, int ROWS>
@@ -120,8 +115,8 @@ void quantised_pair(const std::uint8_t* a, const std::uint8_t* b, const Activati
                 at += head_bytes(KIND);
             }
         }
-        add_group<Dots, KIND, ROWS>(a + at, heads[0], x, first, group, acc[0]);
-        add_group<Dots, KIND, ROWS>(b + at, heads[1], x, first, group, acc[1]);
+        add_group<Dots, KIND, ROWS>(a + at, heads[0], x.group(first, ROWS, unknown(group)), acc[0]);
+        add_group<Dots, KIND, ROWS>(b + at, heads[1], x.group(first, ROWS, unknown(group)), acc[1]);
     }
     if constexpr (is_crossed<Dots, KIND>) {
         for (auto& panel : acc) {

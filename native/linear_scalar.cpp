@@ -15,19 +15,16 @@ float bfloat16_dot(const std::uint8_t* panel, int output, const float* x, std::i
     return sum;
 }
 
-float quantised_dot(Kind kind, const std::uint8_t* panel, int output, const Activations& x, int row) {
-    const std::int64_t groups = x.k / kGroup;
-    const std::int8_t* codes = x.codes.data() + row * x.k;
+float quantised_dot(Kind kind, const std::uint8_t* panel, int output, const Activations& x, int first, int rows,
+                    int row) {
     float sum = 0.0f;
-    for (std::int64_t group = 0; group < groups; ++group, codes += kGroup) {
+    for (std::int64_t group = 0; group < x.k / kGroup; ++group) {
+        const Activations::Group own = x.group(first, rows, group).from(row - first);
         const std::uint8_t* w = group_at(kind, panel, group);
         std::int32_t dot = 0;
-        for (int i = 0; i < kGroup; ++i) dot += code_at(kind, w, output, i) * codes[i];
-        const float scale = scale_at(kind, panel, group, output) * x.scales[row * groups + group];
-        sum = std::fma(float(dot), scale, sum);
-        if (is_int4(kind)) {
-            sum = std::fma(minimum_at(kind, panel, group, output), x.sums[row * groups + group], sum);
-        }
+        for (int i = 0; i < kGroup; ++i) dot += code_at(kind, w, output, i) * own.codes[i];
+        sum = std::fma(float(dot), scale_at(kind, panel, group, output) * *own.scales, sum);
+        if (is_int4(kind)) sum = std::fma(minimum_at(kind, panel, group, output), *own.sums, sum);
     }
     return sum;
 }
@@ -52,13 +49,12 @@ void bfloat16_products(const std::uint8_t* a, const std::uint8_t* b, const Activ
 void quantised(Kind kind, const std::uint8_t* a, const std::uint8_t* b, const Activations& x, int first, int rows,
                float* out) {
     each(a, b, width(kind), first, rows, out, [&](const std::uint8_t* panel, int output, int row) {
-        return quantised_dot(kind, panel, output, x, row);
+        return quantised_dot(kind, panel, output, x, first, rows, row);
     });
 }
 
-void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* wide, std::int32_t* offsets,
-              float* scales, float* sums) {
-    for (std::int64_t group = 0; group < k / kGroup; ++group, x += kGroup) {
+void quantise(const float* x, std::int64_t k, std::int64_t rows, Activations::OwnGroup to) {
+    for (std::int64_t group = 0; group < k / kGroup; ++group, x += kGroup, to = to.from(rows)) {
         float amax = 0.0f;
         bool finite = true;
         for (int i = 0; i < kGroup; ++i) {
@@ -70,12 +66,12 @@ void quantise(const float* x, std::int64_t k, std::int8_t* codes, std::int16_t* 
         for (int i = 0; i < kGroup; ++i) {
             const int code = finite ? int(std::nearbyint(x[i] * inverse)) : 0;
             total += code;
-            *codes++ = std::int8_t(code);
-            *wide++ = std::int16_t(code);
+            to.codes[i] = std::int8_t(code);
+            to.wide[i] = std::int16_t(code);
         }
-        scales[group] = finite ? amax / 127.0f : bits_to_float(0x7FC00000);
-        offsets[group] = -128 * total;
-        sums[group] = float(total) * scales[group];
+        *to.scales = finite ? amax / 127.0f : bits_to_float(0x7FC00000);
+        *to.offsets = -128 * total;
+        *to.sums = float(total) * *to.scales;
     }
 }
 

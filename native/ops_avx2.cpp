@@ -7,7 +7,8 @@
 namespace taslak {
 
 const OpsKernels avx2_ops = {
-    attend<Avx8>, write<Avx8>, norm<Avx8>, rotate<Avx8>, largest_avx2, find_avx2,
+    attend<Avx8>, write<Avx8>, norm<Avx8>, rotate<Avx8>, largest_avx2,
+    exp_sum<Avx8>, above_avx2, find_avx2,
 };
 
 }  // namespace taslak

@@ -45,6 +45,10 @@ std::vector<Layer> make_layers(const std::vector<LayerTuple>& tuples) {
     return layers;
 }
 
+using Pair = std::pair<std::vector<std::int64_t>, std::vector<double>>;
+
+Pair pair(Chosen chosen) { return {std::move(chosen.ids), std::move(chosen.scores)}; }
+
 }  // namespace
 }  // namespace taslak
 
@@ -86,16 +90,25 @@ void bind_ops(nb::module_& m) {
               rotate(out(x), in(cos), in(sin), rows, heads, head_size, size, default_pool());
           },
           "x"_a, "cos"_a, "sin"_a, "rows"_a, "heads"_a, "head_size"_a, "size"_a, free_gil);
+    // -> (ids, scores); ids: address, 0 = every logit is its own
     m.def("draw_row",
-          [](Address logits, std::int64_t count, double temperature, std::uint64_t state, int k) {
-              return draw(in(logits), count, temperature, state, k, default_pool());
+          [](Address logits, Address ids, std::int64_t count, double temperature, std::uint64_t state, int k) {
+              return pair(draw(in(logits), in<std::int64_t>(ids), count, temperature, state, k, default_pool()));
           },
-          "logits"_a, "count"_a, "temperature"_a, "state"_a, "k"_a, free_gil);
+          "logits"_a, "ids"_a, "count"_a, "temperature"_a, "state"_a, "k"_a, free_gil);
     m.def("draw_support",
           [](Address ids, Address z, std::int64_t count, std::uint64_t state, int k) {
-              return draw(in<std::int64_t>(ids), in<double>(z), count, state, k, default_pool());
+              return pair(draw(in<std::int64_t>(ids), in<double>(z), count, state, k, default_pool()));
           },
           "ids"_a, "z"_a, "count"_a, "state"_a, "k"_a, free_gil);
+    // logits: [rows, count] -> a row's (indices, shares) each
+    m.def("rank",
+          [](Address logits, std::int64_t rows, std::int64_t count, int k) {
+              std::vector<Pair> ranked;
+              for (std::int64_t row = 0; row < rows; ++row) ranked.push_back(pair(rank(in(logits) + row * count, count, k)));
+              return ranked;
+          },
+          "logits"_a, "rows"_a, "count"_a, "k"_a, free_gil);
 
     nb::class_<Layers>(m, "Layers")
         .def("__init__",

@@ -43,12 +43,12 @@ constexpr std::int64_t scratch_floats(std::int64_t queries, int head_size) {
     return queries * (2 * width + kScores + 2) + (kPage + 8) * width;
 }
 
-// What a draw chooses from: a whole row of logits, or a support with its ids.
+// What a draw chooses from.
 struct Scores {
-    const float* logits;  // whole row: z · log2 e = (logits − largest) / 2 · scale
+    const float* logits;  // a row: z · log2 e = (logits − largest) / 2 · scale
     float largest, scale;
-    const std::int64_t* ids;  // support: z as it is
-    const double* z;
+    const double* z;          // or, where there is no row, z as it is
+    const std::int64_t* ids;  // of each; null: 0, 1, 2, …
 };
 
 struct OpsKernels {
@@ -58,6 +58,9 @@ struct OpsKernels {
     void (*norm)(const float* x, const float* weight, float eps, int width, float* out);
     void (*rotate)(float* x, const float* cos, const float* sin, int size);
     float (*largest)(const float* x, std::int64_t count);  // a NaN if there is one
+    float (*exp_sum)(const float* x, float largest, std::int64_t count);  // Σ exp(x − largest)
+    // The first i ≥ first where one of x[i] … x[i + 7] is above `bound`; `last` if none.
+    std::int64_t (*above)(const float* x, std::int64_t first, std::int64_t last, float bound);
     // The first i ≥ first where one of i … i + 7 can reach `bound`, and a bit for each that can; `last` if none.
     std::int64_t (*find)(const Scores& scores, std::int64_t first, std::int64_t last, std::uint64_t state, float bound,
                          unsigned& which);

@@ -7,7 +7,8 @@
 namespace taslak {
 
 const OpsKernels scalar_ops = {
-    attend<Scalar8>, write<Scalar8>, norm<Scalar8>, rotate<Scalar8>, largest_scalar, find_scalar,
+    attend<Scalar8>, write<Scalar8>, norm<Scalar8>, rotate<Scalar8>, largest_scalar,
+    exp_sum<Scalar8>, above_scalar, find_scalar,
 };
 
 }  // namespace taslak

@@ -52,7 +52,8 @@ def generate(
         str | None,
         typer.Option(
             help="ngram, suffix, draft-model, fallback, early-exit, medusa, eagle or eagle3. Default: what "
-            "--draft names, early-exit with --exit-layer, else ngram.",
+            "--draft names, early-exit with --exit-layer, else the head that comes with taslak for the "
+            "model, else ngram.",
             metavar="NAME",
             rich_help_panel=DRAFTING,
         ),
@@ -74,14 +75,19 @@ def generate(
         ),
     ] = None,
     gamma: Annotated[
-        int, typer.Option(metavar="N", help="Drafted depth of a pass, 1 to 16.", rich_help_panel=DRAFTING)
-    ] = 5,
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Drafted depth of a pass, 1 to 16. Default: the head's own, else 5.",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = None,
     branch: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Children of an expanded node of the draft. Default: 1, a linear draft; 4 with --tree or "
-            "--nodes.",
+            help="Children of an expanded node of the draft. Default: the head's own, else 1, a linear "
+            "draft; 4 with --tree or --nodes.",
             rich_help_panel=DRAFTING,
         ),
     ] = None,

@@ -90,6 +90,11 @@ class Sampling:
         return self.temperature < GREEDY_BELOW
 
     @property
+    def cut(self) -> bool:
+        """Whether unlikely tokens are left out."""
+        return bool(self.top_k or self.top_p < 1.0 or self.min_p)
+
+    @property
     def penalised(self) -> bool:
         """Whether a row depends on the tokens before it."""
         return (
@@ -205,7 +210,7 @@ def distribution(
     _check(largest)
     if sampling.greedy:
         return _only(int(index), row)
-    if draw is not None and not (sampling.top_k or sampling.top_p < 1.0 or sampling.min_p):
+    if draw is not None and not sampling.cut:
         return _WholeRow(row, largest, sampling.temperature, draw)
     return Distribution(*_cut(row, largest, sampling))
 

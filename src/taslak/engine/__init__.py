@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from taslak.engine.compare import Comparison, Difference, answer_json
-from taslak.engine.language_model import LanguageModel, load
+from taslak.engine.language_model import LanguageModel
+from taslak.engine.loading import load
 from taslak.engine.sequence import Answer, Event, Request, Seconds
 from taslak.engine.usage import Statistics, Weights
 

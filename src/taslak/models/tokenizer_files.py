@@ -6,10 +6,12 @@ importing that package takes longer than loading a model. It is used where there
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Fast
@@ -22,13 +24,21 @@ _PATCHED = ("fix_mistral_regex", "fast_tokenizer_files")
 """Settings by which transformers changes or replaces tokenizer.json: too rare to be told twice."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TokenizerFiles:
-    """`names`: of the special tokens that have one ("bos_token": "<s>"); `template`: None = no chats."""
+    """`names`: of the special tokens that have one ("bos_token": "<s>"); `template`: None = no chats.
+
+    Models whose files spell the same tokens share one `fast`: reading it is most of what loading a draft
+    model takes.
+    """
 
     fast: Fast
     names: Mapping[str, str]
     template: str | None
+
+
+_LIVING: WeakValueDictionary[bytes, TokenizerFiles] = WeakValueDictionary()
+"""By everything that `fast` is made from."""
 
 
 def read_tokenizer(folder: Path) -> TokenizerFiles:
@@ -40,15 +50,23 @@ def read_tokenizer(folder: Path) -> TokenizerFiles:
     if "added_tokens_decoder" not in config:  # older files say it in one of its own
         named = storage.read_json(folder / "special_tokens_map.json")
         config |= named if isinstance(named, dict) else {}
-    fast = Fast.from_file(str(folder / "tokenizer.json"))
-    fast.no_truncation()
-    fast.no_padding()
-    fast.encode_special_tokens = bool(config.get("split_special_tokens"))
     names, extra = _special(config)
-    _add_tokens(fast, _stored_tokens(folder, config, names, extra), names, extra)
-    return TokenizerFiles(
-        fast, {name: str(token) for name, token in names.items()}, _template(folder, config)
-    )
+    stored = _stored_tokens(folder, config, names, extra)
+    text = (folder / "tokenizer.json").read_bytes()
+    splits = bool(config.get("split_special_tokens"))
+    key = hashlib.sha256(text + repr((splits, stored, names, extra)).encode()).digest()
+    living = _LIVING.get(key)
+    if living is None:
+        fast = Fast.from_buffer(text)
+        fast.no_truncation()
+        fast.no_padding()
+        fast.encode_special_tokens = splits
+        _add_tokens(fast, stored, names, extra)
+    else:
+        fast = living.fast
+    named = {name: str(token) for name, token in names.items()}
+    files = _LIVING[key] = TokenizerFiles(fast, named, _template(folder, config))
+    return files
 
 
 def _special(config: Mapping[str, Any]) -> tuple[dict[str, AddedToken], list[AddedToken]]:

@@ -1,4 +1,5 @@
-"""The draw: argmax of score + Gumbel noise, token for token the one of `core.sampling.Distribution`.
+"""The draw: argmax of score + Gumbel noise, token for token the one of `core.sampling.Distribution`; and rows
+ranked without noise.
 
 `state` is what `core.noise.address` derives from (key, stream, position).
 """
@@ -17,9 +18,19 @@ from taslak.native.tensors import address, check
 def draw_row(logits: Tensor, temperature: float, state: int, k: int = 1) -> list[int]:
     """The k largest of (logits − max) / temperature + noise over a whole row, largest first; −inf is never
     chosen. logits: Float32[V]. Raises ValueError where they hold a NaN or +inf, or nothing above −inf."""
+    return draw_scored(logits, temperature, state, k)[0]
+
+
+def draw_scored(
+    logits: Tensor, temperature: float, state: int, k: int, ids: Tensor | None = None
+) -> tuple[list[int], list[float]]:
+    """`draw_row` with the scores, of a row whose logit i is that of token ids[i]. ids: Int64[V], ascending;
+    None = i is token i."""
     check("logits", logits, (None,), torch.float32)
     logits = logits.contiguous()
-    return _native.draw_row(address(logits), logits.numel(), temperature, state, k)
+    if ids is not None:
+        ids = check("ids", ids, logits.shape, torch.int64).contiguous()
+    return _native.draw_row(address(logits), address(ids), logits.numel(), temperature, state, k)
 
 
 def draw_support(ids: Tensor, z: Tensor, state: int, k: int = 1) -> list[int]:
@@ -27,7 +38,16 @@ def draw_support(ids: Tensor, z: Tensor, state: int, k: int = 1) -> list[int]:
     check("z", z, (None,), torch.float64)
     check("ids", ids, z.shape, torch.int64)
     ids, z = ids.contiguous(), z.contiguous()
-    return _native.draw_support(address(ids), address(z), ids.numel(), state, k)
+    return _native.draw_support(address(ids), address(z), ids.numel(), state, k)[0]
+
+
+def rank_rows(logits: Tensor, k: int) -> list[tuple[list[int], list[float]]]:
+    """Of each row the indices of the k largest logits, largest first, the lower one on ties, and their
+    softmax over the row. None for a row with a NaN or +inf, or nothing above −inf. logits: Float32[R, V]."""
+    check("logits", logits, (None, None), torch.float32)
+    logits = logits.contiguous()
+    rows, count = logits.shape
+    return _native.rank(address(logits), rows, count, k)
 
 
 def row_draw(logits: Tensor) -> RowDraw | None:

@@ -204,7 +204,7 @@ def read_texts(paths: Collection[Path], model: LanguageModel) -> list[Answer]:
             if not isinstance(text, str) or not text:
                 raise PromptError(f'{where}: no "answer" beside the prompt; expected its text')
             ids = [*model.tokenizer.encode(text, add_special=False), *model.tokenizer.eos_ids[:1]]
-            found.append(Answer(len(found), model.encode(prompt.text), ids, 0.0, 0, "given"))
+            found.append(Answer(len(found), model.encode(prompt.text, prompt.raw), ids, 0.0, 0, "given"))
     if not found:
         raise PromptError(f"{', '.join(map(str, paths))}: no answers in it; expected one a line")
     if len({answer.index for answer in found}) < len(found):  # files of separate runs, each counted from 0

@@ -14,6 +14,7 @@ from typing import Any
 from taslak.errors import PromptError
 
 EXPECTED = 'expected {"prompt": text} or {"messages": [{"role", "content"}, ...]}'
+RAW = 'expected true beside a "prompt" that is to be continued as it is, without a chat template'
 
 PIECE = 4000
 """Characters of a text file from which one prompt is made …"""
@@ -70,8 +71,9 @@ class Prompt:
 
 
 def read_prompts(path: str | Path) -> list[Prompt]:
-    """Prompts of a JSONL file (`prompt` or `messages` a row; other keys are ignored), of any other text file
-    (a line each), or of a folder (openings of its text and code files, to be continued as they are).
+    """Prompts of a JSONL file (`prompt` or `messages` a row, `raw` beside a prompt that is to be continued as
+    it is; other keys are ignored), of any other text file (a line each), or of a folder (openings of its text
+    and code files, to be continued as they are).
 
     Raises PromptError, naming file and line, for what isn't one of these.
     """
@@ -101,11 +103,14 @@ def rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def prompt_of(row: dict[str, Any], where: str) -> Prompt:
     """The prompt of a row. A last message of the assistant's is left out: the target gives its own."""
+    raw = row.get("raw", False)
+    if not isinstance(raw, bool) or (raw and "prompt" not in row):
+        raise PromptError(f'{where}: "raw" is {_shown(raw)}; {RAW}')
     if "prompt" in row:
         text = row["prompt"]
         if not isinstance(text, str) or not text.strip():
             raise PromptError(f'{where}: "prompt" is {_shown(text)}; expected some text')
-        return Prompt(text, where)
+        return Prompt(text, where, raw=raw)
     if "messages" not in row:
         keys = ", ".join(map(str, row)) or "no keys"
         raise PromptError(f"{where}: a row with {keys}; {EXPECTED}")

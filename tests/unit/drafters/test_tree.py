@@ -177,7 +177,7 @@ def test_rows_that_give_nothing_grow_nothing() -> None:
     for sampling in (Sampling(), Sampling(temperature=1.0), Sampling(repetition_penalty=1.1)):
         wish = Wish(replace(view, sampling=sampling), (), 3, True)
         for row in (torch.full((1, 4), torch.nan), torch.full((1, 4), -torch.inf)):
-            assert Chooser(4).choose(row, [0], [wish])[0].tokens == ()
+            assert not Chooser(4).choose(row, [0], [wish])[0].tokens
 
 
 def test_a_draft_vocabulary_is_mapped_and_obeys_the_settings() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import taslak
-from taslak.drafters.formats import write_head
+from taslak.drafters import formats
+from taslak.drafters.formats import Drafting, write_head
+from taslak.engine import loading
 from taslak.engine.step import FixedGamma
 from taslak.errors import OptionError
 from tests.support.heads import CONFIGS, random_head
@@ -52,6 +56,66 @@ def test_settings_a_head_can_not_use_are_refused(
 def test_settings_without_a_head(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(OptionError, match=match):
         taslak.load("no-such-model", **settings)
+
+
+@pytest.fixture
+def chosen(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`load` up to the point where weights are read: what it would make the language model with."""
+    target = SimpleNamespace(decoder=SimpleNamespace(weight_bytes=0))
+    monkeypatch.setattr(loading, "load_pretrained", lambda *_, **__: target)
+    monkeypatch.setattr(loading, "LanguageModel", lambda *_, **settings: SimpleNamespace(**settings))
+    return taslak.load
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ({}, (3, 4, "static", 7)),
+        ({"gamma": 6}, (6, 4, "static", 7)),
+        ({"branch": 1}, (3, 1, None, None)),
+        ({"branch": 2}, (3, 2, None, None)),
+        ({"nodes": 5}, (3, 4, None, 5)),
+        ({"tree": "dynamic"}, (3, 4, "dynamic", None)),
+    ],
+    ids=str,
+)
+def test_a_head_is_used_as_its_file_says(
+    tmp_path: Path, chosen: Any, given: dict[str, Any], used: tuple[Any, ...]
+) -> None:
+    """Unless something else is asked; its tree goes as a whole, for half of one fits nothing."""
+    head = replace(random_head(CONFIGS["eagle"]), drafting=Drafting(3, 4, "static", 7))
+    write_head(tmp_path, head)
+    model = chosen("m", draft=str(tmp_path), **given)
+    assert (model.gamma, model.branch, model.tree, model.nodes) == used
+
+
+def test_a_head_whose_file_says_nothing_drafts_a_line(tmp_path: Path, chosen: Any) -> None:
+    write_head(tmp_path, random_head(CONFIGS["eagle"]))
+    model = chosen("m", draft=str(tmp_path))
+    assert (model.gamma, model.branch, model.tree, model.nodes) == (5, 1, None, None)
+
+
+def test_a_model_drafts_with_the_head_that_comes_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: Any
+) -> None:
+    monkeypatch.setattr(formats, "SHIPPED", tmp_path)
+    for kind in ("eagle", "medusa", "early-exit"):
+        write_head(tmp_path / f"m-{kind}", random_head(CONFIGS[kind]))
+
+    def made(*model: str, **given: Any) -> tuple[str, str | None]:
+        found = chosen(*model, **given)
+        return found.method, found.head_name
+
+    assert made("m") == ("eagle", "m-eagle")
+    assert made("m", method="medusa") == ("medusa", "m-medusa")
+    assert made("m", method="early-exit") == ("early-exit", "m-early-exit")
+    assert made("m", exit_layer=2) == ("early-exit", None)
+    assert made("m", method="suffix") == ("suffix", None)
+    assert made("another") == ("ngram", None)
+    write_head(tmp_path / "own", random_head(CONFIGS["medusa"]))
+    assert made("m", draft=str(tmp_path / "own")) == ("medusa", str(tmp_path / "own"))
+    with pytest.raises(OptionError, match="method eagle3 needs a head of its kind"):
+        made("m", method="eagle3")
 
 
 def test_a_node_budget_is_what_the_cache_keeps_room_for() -> None:

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer as Fast
 
 from taslak.errors import CheckpointError
 from taslak.models.tokenizer import Tokenizer
+from taslak.models.tokenizer_files import TokenizerFiles, read_tokenizer
 
 TEXTS = (
     "",
@@ -214,3 +215,23 @@ def test_a_broken_property_is_named(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=r"cannot read the tokenizer in .*'x'"):
         Tokenizer.from_folder(tmp_path).encode("a")
+
+
+def test_folders_that_spell_the_same_share_what_is_read(tmp_path: Path) -> None:
+    def written(name: str, **config: Any) -> TokenizerFiles:
+        folder = tmp_path / name
+        folder.mkdir()
+        _byte_level().save(str(folder / "tokenizer.json"))
+        (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>", **config}))
+        return read_tokenizer(folder)
+
+    first = written("first", chat_template="a")
+    second = written("second", chat_template="b")
+    assert second.fast is first.fast
+    assert (first.template, second.template) == ("a", "b")
+    for name, config in {
+        "splits": {"split_special_tokens": True},
+        "named": {"eos_token": "<end>"},
+        "further": {"extra_special_tokens": ["<tool>"]},
+    }.items():
+        assert written(name, **config).fast is not first.fast, name

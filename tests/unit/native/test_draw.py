@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from taslak.core.noise import Stream, address, gumbel
 from taslak.core.sampling import Distribution, Sampling, distribution
 from taslak.native import set_threads, threads
-from taslak.native.draw import draw_row, draw_support
+from taslak.native.draw import draw_row, draw_scored, draw_support, rank_rows
 from tests.unit.native.paths import PATHS, on_path
 
 KEYS = st.integers(0, 2**64 - 1)
@@ -117,3 +117,64 @@ def test_rows_that_no_token_can_be_drawn_from(path: str, bad: float, place: int)
             draw_row(logits, 1.0, 1)
         with pytest.raises(ValueError, match="banned"):
             draw_row(torch.full((100,), -math.inf), 1.0, 1)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@settings(max_examples=100)
+@given(
+    size=st.integers(1, 2000),
+    seed=st.integers(0, 2**31),
+    spread=SPREADS,
+    temperature=TEMPERATURES,
+    key=KEYS,
+    k=st.integers(1, 20),
+)
+def test_a_row_of_some_tokens_gives_their_ids_and_scores(
+    path: str, size: int, seed: int, spread: float, temperature: float, key: int, k: int
+) -> None:
+    logits = logits_of(seed, size, spread)
+    ids = torch.randperm(50_000, generator=torch.Generator().manual_seed(seed))[:size].sort().values
+    inner = distribution(logits, [0], (), 1, Sampling(temperature=temperature))
+    p = Distribution(ids[inner.ids], inner.z)
+    noisy = dict(zip(p.ids.tolist(), (p.z + gumbel(key, Stream.TOKEN, 4, p.ids)).tolist(), strict=True))
+    with on_path(path):
+        found, scores = draw_scored(logits, temperature, address(key, Stream.TOKEN, 4), k, ids)
+    assert found == p.top(k, key, Stream.TOKEN, 4)
+    assert scores == pytest.approx([noisy[id] for id in found], rel=1e-12)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@settings(max_examples=100)
+@given(
+    size=st.integers(1, 3000),
+    rows=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+    spread=st.sampled_from((0.0, 0.01, 1.0, 10.0, 1e4)),
+    values=st.sampled_from((0, 2, 5)),
+    k=st.integers(1, 12),
+)
+def test_ranking_gives_the_largest_and_their_softmax(
+    path: str, size: int, rows: int, seed: int, spread: float, values: int, k: int
+) -> None:
+    logits = torch.stack([logits_of(seed + i, size, spread) for i in range(rows)])
+    if values:  # ties: the lower index first
+        logits = (logits.sign() * values).round()
+    logits[:, size // 2 + 1 :: 3] = -math.inf
+    with on_path(path):
+        ranked = rank_rows(logits, k)
+    for row, (indices, shares) in zip(logits, ranked, strict=True):
+        order = torch.sort(row, descending=True, stable=True).indices.tolist()
+        assert indices == [i for i in order if row[i] > -math.inf][:k]
+        assert shares == pytest.approx(torch.softmax(row.double(), 0)[indices].tolist(), rel=1e-5)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_rows_that_can_not_be_ranked_give_nothing(path: str, bad: float) -> None:
+    logits = torch.zeros(3, 100)
+    logits[0, 7] = bad
+    logits[2] = -math.inf
+    with on_path(path):
+        ranked = rank_rows(logits, 2)
+    assert ranked[0] == ranked[2] == ([], [])
+    assert ranked[1][0] == [0, 1]

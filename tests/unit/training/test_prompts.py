@@ -28,6 +28,13 @@ def test_jsonl_of_prompts_and_messages(tmp_path: Path) -> None:
     assert second.text == [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
     assert second.where == f"{file}:3"
     assert third.text == [{"role": "user", "content": "u"}], "the target gives its own answer"
+    assert not first.raw
+    assert not second.raw
+
+
+def test_a_row_may_ask_to_be_continued_as_it_is(tmp_path: Path) -> None:
+    file = write(tmp_path / "p.jsonl", '{"prompt": "def f(", "raw": true}\n{"prompt": "f?", "raw": false}\n')
+    assert [(p.text, p.raw) for p in read_prompts(file)] == [("def f(", True), ("f?", False)]
 
 
 @pytest.mark.parametrize("name", ["p.jsonl", "p.ndjson", "p.json"])
@@ -64,6 +71,8 @@ def test_a_folder_of_text_and_code(tmp_path: Path) -> None:
         ('{"text": "x", "id": 3}', "a row with text, id"),
         ('{"prompt": "  "}', '"prompt" is "  "'),
         ('{"prompt": 5}', '"prompt" is 5'),
+        ('{"prompt": "x", "raw": 1}', '"raw" is 1'),
+        ('{"messages": [{"role": "user", "content": "x"}], "raw": true}', '"raw" is true'),
         ('{"messages": "x"}', '"messages" is "x"'),
         ('{"messages": [{"role": "user"}]}', '"messages" is'),
         ('{"messages": [{"role": "assistant", "content": "x"}]}', "asks nothing"),

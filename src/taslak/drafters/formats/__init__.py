@@ -17,6 +17,7 @@ from typing import Any
 from taslak.drafters.formats import eagle, medusa, ours
 from taslak.drafters.formats.head import (
     CONFIGS,
+    Drafting,
     Eagle3Config,
     EagleConfig,
     ExitConfig,
@@ -32,6 +33,7 @@ from taslak.models.loading.huggingface import TOKENIZER_FILES
 
 __all__ = [
     "CONFIGS",
+    "Drafting",
     "Eagle3Config",
     "EagleConfig",
     "ExitConfig",
@@ -42,6 +44,7 @@ __all__ = [
     "MedusaConfig",
     "find_head",
     "read_head",
+    "shipped_head",
     "write_head",
 ]
 
@@ -81,6 +84,12 @@ def find_head(name: Path | str) -> Path | None:
         return folder if alone or any(mark in _config(folder) for mark in _MARKS) else None
     shipped = SHIPPED / str(name)
     return shipped if shipped.parent == SHIPPED and (shipped / "config.json").is_file() else None
+
+
+def shipped_head(model: str, kind: str) -> str | None:
+    """The name of the head of this kind that comes with taslak for a model; None where there is none."""
+    name = f"{model}-{kind}"
+    return name if (SHIPPED / name / "config.json").is_file() else None
 
 
 def _config(folder: Path) -> Mapping[str, Any]:

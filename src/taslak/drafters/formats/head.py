@@ -207,18 +207,30 @@ CONFIGS: dict[str, type[HeadConfig]] = {
 """Kind -> its configuration; a kind is also the name of the method that drafts with it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Drafting:
+    """How a head drafts fastest, measured by whoever made it; see `taslak.load` for what each is."""
+
+    gamma: int
+    branch: int = 1
+    tree: str | None = None
+    nodes: int | None = None
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Head:
     """A head as read from or about to be written to a folder.
 
     tensors:    name -> floating tensor, exactly those of `shapes()`; on the CPU, maybe views of a mapped file
     draft_ids:  Int64[Vd], the target ids it can propose, ascending and distinct; None = all of them
+    drafting:   None = the file doesn't say
     """
 
     target: HeadTarget
     config: HeadConfig
     tensors: dict[str, Tensor] = field(repr=False)
     draft_ids: Tensor | None = field(default=None, repr=False)
+    drafting: Drafting | None = None
 
     @property
     def kind(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
-from taslak.drafters.formats.head import CONFIGS, Head, HeadConfig, HeadTarget, LayerConfig
+from taslak.drafters.formats.head import CONFIGS, Drafting, Head, HeadConfig, HeadTarget, LayerConfig
 from taslak.errors import CheckpointError
 from taslak.models.loading.huggingface import SINGLE_FILE, stored_tensors
 from taslak.models.loading.storage import full_disk_is_an_error, make_folder, write_json
@@ -30,7 +30,7 @@ def read(folder: Path, values: Mapping[str, Any]) -> Head:
         raise CheckpointError(f"{file}: kind is {kind!r}; expected one of {', '.join(CONFIGS)}")
     config_class = CONFIGS[kind]
     own = {field.name for field in fields(config_class)}
-    unknown = set(values) - own - {MARK, "kind", "target", "draft_vocab_size"}
+    unknown = set(values) - own - {MARK, "kind", "target", "draft_vocab_size", "drafting"}
     if unknown:
         raise CheckpointError(f"{file} has the unknown setting {sorted(unknown)[0]!r} for a {kind} head")
     given = {name: values[name] for name in own & set(values)}
@@ -40,13 +40,16 @@ def read(folder: Path, values: Mapping[str, Any]) -> Head:
         given["captures"] = tuple(given["captures"])
     config: HeadConfig = _made(file, config_class, given, kind)
     target = _made(file, HeadTarget, values.get("target"), "target")
+    drafting = None
+    if "drafting" in values:
+        drafting = _made(file, Drafting, values["drafting"], "drafting")
     tensors = dict(stored_tensors(folder))
     size = values.get("draft_vocab_size")
     ids = tensors.pop(_DRAFT_IDS, None)
     if (size is None) != (ids is None) or (ids is not None and list(ids.shape) != [size]):
         have = "no draft_ids" if ids is None else f"draft_ids of shape {list(ids.shape)}"
         raise CheckpointError(f"{folder} says draft_vocab_size {size} and has {have}; expected them to agree")
-    head = Head(target, config, tensors, ids)
+    head = Head(target, config, tensors, ids, drafting)
     head.check(folder)
     return head
 
@@ -81,6 +84,8 @@ def _config_json(head: Head) -> dict[str, Any]:
         "draft_vocab_size": None if head.draft_ids is None else head.draft_ids.numel(),
         **asdict(head.config),
     }
+    if head.drafting is not None:
+        values["drafting"] = asdict(head.drafting)
     if "layer" in values:  # what is not there has its default
         for name in ("rope_scaling", "qkv_bias"):
             if not values["layer"][name]:
@@ -114,5 +119,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "float": (int, float),
     "bool": (bool,),
     "str": (str,),
+    "str | None": (str, type(None)),
     "tuple[int, ...] | None": (tuple, type(None)),
 }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 # Raise it whenever the same GGUF would be written differently.
-CONVERTER_VERSION = 1
+CONVERTER_VERSION = 2
 # Tensors begin at a multiple of this in the file, and so in memory, as wide loads like it.
 ALIGNMENT_BYTES = 64
 DTYPES = {"float32": ("F32", 4), "bfloat16": ("BF16", 2)}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DATA_FILE, INDEX_FILE = "weights.bin", "weights.json"
 # Raise it whenever the same source would be packed differently; the layout has a digest of its own.
-PACKER_VERSION = 2
+PACKER_VERSION = 3
 EMBEDDING = "model.embed_tokens.weight"
 """Comes last in the file: unless it is the head too, a pass reads a few of its rows and it stays mapped."""
 

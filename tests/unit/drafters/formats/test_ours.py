@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from taslak.drafters.formats import CONFIGS as KINDS
-from taslak.drafters.formats import Head, LayerConfig, read_head, write_head
+from taslak.drafters.formats import Drafting, Head, LayerConfig, read_head, write_head
 from taslak.errors import CheckpointError
 from tests.support.heads import CONFIGS, random_head
 
@@ -18,9 +19,11 @@ from tests.support.heads import CONFIGS, random_head
 @pytest.mark.parametrize("draft_ids", [None, [0, 3, 4, 60]], ids=["all", "some"])
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_head_survives_writing_and_reading(tmp_path: Path, kind: str, draft_ids: list[int] | None) -> None:
-    head = random_head(CONFIGS[kind], draft_ids=draft_ids)
+    drafting = None if draft_ids is None else Drafting(4, 2, nodes=6)
+    head = replace(random_head(CONFIGS[kind], draft_ids=draft_ids), drafting=drafting)
     write_head(tmp_path, head, provenance={"from": "a test"})
     again = read_head(tmp_path)
+    assert again.drafting == drafting
     assert (again.kind, again.config, again.target) == (kind, head.config, head.target)
     assert again.tensors.keys() == head.tensors.keys()
     assert all(torch.equal(again.tensors[name], head.tensors[name]) for name in head.tensors)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer as Fast
+from tokenizers import models
 
 from taslak.errors import CheckpointError
 from taslak.models.loading.converted import convert
 from taslak.models.loading.gguf import GGUFModel
-from taslak.models.loading.gguf_tokenizer import PRE_TOKENIZERS, GGUFTokenizer
+from taslak.models.loading.gguf_tokenizer import PRE_TOKENIZERS, GGUFTokenizer, _quickly_read
 from taslak.models.tokenizer import Tokenizer
 from tests.unit.models.loading.builders import byte_level_vocabulary
 
@@ -165,3 +168,13 @@ def test_what_is_not_supported_is_named(write_gguf: Build, tiny: Build) -> None:
     )
     assert "kind 'bert'; supported are: gpt2, llama" in refused(byte_level(model="bert"))
     assert "holds no tokenizer" in refused({})
+
+
+@pytest.mark.parametrize(("parts", "spelled"), [(("a", "b"), "a b"), ((" ", "b"), [" ", "b"])], ids=str)
+def test_merges_are_written_in_the_form_that_is_read_fastest(parts: tuple[str, str], spelled: Any) -> None:
+    """Unless a part holds a space, which that form could not tell from the one between the parts."""
+    words = {word: id for id, word in enumerate([*parts, "".join(parts)])}
+    made = Fast(models.BPE(words, [parts]))
+    text = _quickly_read(made)
+    assert json.loads(text)["model"]["merges"] == [spelled]
+    assert Fast.from_str(text).encode("".join(parts)).ids == made.encode("".join(parts)).ids == [2]
