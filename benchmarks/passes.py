@@ -12,11 +12,11 @@ from prompts import PROMPTS
 
 import taslak
 from taslak import _native
+from taslak.models.decoder import Decoder
 from taslak.models.target import chain_rows
-from taslak.native import allocate
+from taslak.native import Packed
 
 CONTEXT = 512
-READ_BYTES = 640_000_000  # more than the largest last-level caches
 
 
 def measure(
@@ -24,13 +24,13 @@ def measure(
 ) -> dict[str, Any]:
     """Reading, every number of rows on every path, and plain decoding on every path, in turns.
 
-    -> bytes a pass reads, seconds of each pass, tokens a second of plain decoding from the first token to the
-    last, and bytes a second of reading, each a list of `repeats`.
+    -> bytes a pass reads, seconds of each pass, tokens a second of plain decoding from the first token to
+    the last, and seconds of reading the weights, each a list of `repeats`. What is read is the model's own
+    weights: memory that lies elsewhere may be a third faster or slower.
     """
     model = taslak.load(name, dtype=dtype)
     decoder = model.target
-    block = allocate(READ_BYTES)
-    block.fill_(1)
+    at, size = _weights(decoder)
     cache = decoder.allocate(CONTEXT + max(rows))
     ids = [100 + i * 7919 % 40000 for i in range(CONTEXT)]
     decoder.forward([chain_rows(cache, ids, 0)])
@@ -38,8 +38,8 @@ def measure(
 
     def read() -> float:
         start = time.perf_counter()
-        _native.read_all(block.data_ptr(), READ_BYTES)
-        return READ_BYTES / (time.perf_counter() - start)
+        _native.read_all(at, size)
+        return time.perf_counter() - start
 
     def one_pass(path: str, count: int) -> Callable[[], float]:
         def run() -> float:
@@ -71,11 +71,21 @@ def measure(
         sides[f"read before {path}"] = read  # memory is as fast as it is at the moment
     found = interleave(sides, repeats, progress=lambda _: None)
     reads = [found.pop(side) for side in list(sides) if side.startswith("read")]
-    bandwidth = statistics.median([each for times in reads for each in times])
+    seconds = statistics.median([each for times in reads for each in times])
     return {
         "bytes": decoder.pass_bytes,
-        "limit": decoder.pass_bytes / bandwidth,
+        "limit": seconds * decoder.pass_bytes / size,
         "plain": {path: found.pop(f"{path}/plain") for path in paths},
         "seconds": found,
         "read": reads,
     }
+
+
+def _weights(decoder: Decoder) -> tuple[int, int]:
+    """Where the matrices that a pass reads begin, and how many bytes there are: they lie in one block."""
+    packed = [w for w in decoder._layers._kept if isinstance(w, Packed)]
+    first = min(w.buffer.data_ptr() for w in packed)
+    size = max(w.buffer.data_ptr() + w.nbytes for w in packed) - first
+    if not 0.99 < size / decoder.pass_bytes < 1.05:
+        raise SystemExit(f"the weights of a pass are {decoder.pass_bytes} bytes and lie in {size}")
+    return first, size
