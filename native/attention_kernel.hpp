@@ -112,6 +112,13 @@ void mix(const float* weights, int queries, const float* v, int keys, int width,
     step(mix_rows<V, 1, 8>, 1);
 }
 
+// The two products, for which a path may have something better that gives the same bits.
+template <class V>
+struct Products {
+    static constexpr auto score = taslak::score<V>;
+    static constexpr auto mix = taslak::mix<V>;
+};
+
 // Online softmax (Milakov and Gimelshein 2018) of one query, a block at a time: turns the block's scores into weights
 // relative to the largest so far and rescales what `out` and `total` hold already.
 template <class V>
@@ -140,7 +147,7 @@ void softmax_block(float* scores, int keys, float& largest, float& total, float*
 }
 
 // Key blocks outermost, so K/V are read once for all rows and heads.
-template <class V>
+template <class V, class P = Products<V>>
 void attend(const AttentionTask& task, const Cache& cache) {
     const int size = cache.head_size, width = rounded_up(size);
     const int each = task.heads / cache.kv_heads, queries = task.rows * each;  // query r · each + h
@@ -183,14 +190,14 @@ void attend(const AttentionTask& task, const Cache& cache) {
             }
         };
         both(false, [&](int first, int count, int at, int keys) {
-            score<V>(q + first * width, count, block, keys, width, task.scale, scores + first * kScores + at);
+            P::score(q + first * width, count, block, keys, width, task.scale, scores + first * kScores + at);
         });
         for (int i = 0; i < queries; ++i) {
             const int keys = within(task.common.count + task.own[i / each].count);
             if (keys) softmax_block<V>(scores + i * kScores, keys, largest[i], total[i], mixed + i * width, width);
         }
         both(true, [&](int first, int count, int at, int keys) {
-            mix<V>(scores + first * kScores + at, count, block, keys, width, mixed + first * width);
+            P::mix(scores + first * kScores + at, count, block, keys, width, mixed + first * width);
         });
     }
 

@@ -6,7 +6,7 @@
 
 namespace taslak {
 
-// Only the products know the VNNI paths; for everything else they are AVX2.
+// AVX-VNNI is known to the products of weights alone, AVX-512 to those and attention; for the rest they are AVX2.
 enum class Path { scalar, avx2, avxvnni, avx512vnni };
 
 // What this build and this processor have, the best first. Never empty.

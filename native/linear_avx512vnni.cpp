@@ -13,6 +13,13 @@ inline __m512 from_half(const std::uint8_t* p) { return _mm512_cvtph_ps(load(p))
 inline __m512 from_single(const std::uint8_t* p) { return _mm512_loadu_ps(p); }
 inline __m512 from_bytes(const std::uint8_t* p) { return _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(load_half(p))); }
 
+// A number the compiler knows nothing about. Where it sees that one panel's activations are the next one's too, it keeps
+// them all, broadcast, on the stack, and then reads 16 times as much from there.
+inline std::int64_t unknown(std::int64_t number) {
+    asm volatile("" : "+r"(number));  // volatile, or two of them are one
+    return number;
+}
+
 // Scale and minimum of a group's 16 outputs; as a head, what 8 groups share of them.
 struct Scales {
     __m512 scale, minimum;

@@ -115,8 +115,9 @@ void quantised_pair(const std::uint8_t* a, const std::uint8_t* b, const Activati
                 at += head_bytes(KIND);
             }
         }
-        add_group<Dots, KIND, ROWS>(a + at, heads[0], x.group(first, ROWS, unknown(group)), acc[0]);
-        add_group<Dots, KIND, ROWS>(b + at, heads[1], x.group(first, ROWS, unknown(group)), acc[1]);
+        const Activations::Group rows = x.group(first, ROWS, group);
+        add_group<Dots, KIND, ROWS>(a + at, heads[0], rows, acc[0]);
+        add_group<Dots, KIND, ROWS>(b + at, heads[1], rows, acc[1]);
     }
     if constexpr (is_crossed<Dots, KIND>) {
         for (auto& panel : acc) {

@@ -28,13 +28,6 @@ inline __m256i broadcast(const void* p) {
     return _mm256_set1_epi32(bits);
 }
 
-// A number the compiler knows nothing about. Where it sees that one panel's activations are the next one's too, it keeps
-// them all, broadcast, on the stack, and then reads 16 times as much from there.
-inline std::int64_t unknown(std::int64_t number) {
-    asm volatile("" : "+r"(number));  // volatile, or two of them are one
-    return number;
-}
-
 // f(std::integral_constant<int, rows>) for 1 ≤ rows ≤ kRows: a kernel is compiled for each number of rows.
 template <class F>
 inline void with_rows(int rows, const F& f) {

@@ -73,5 +73,8 @@ extern const OpsKernels scalar_ops;
 #ifdef TASLAK_HAVE_AVX2
 extern const OpsKernels avx2_ops;
 #endif
+#ifdef TASLAK_HAVE_VNNI
+extern const OpsKernels avx512_ops;
+#endif
 
 }  // namespace taslak
