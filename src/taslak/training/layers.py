@@ -86,18 +86,42 @@ class Layer(nn.Module):
 
 
 def _attend(q: Tensor, rounds: Sequence[KeyValue]) -> Tensor:
-    """One text: each row over what it sees. q: [L, heads, d] -> [L, heads · d]."""
-    length, heads, _ = q.shape
-    group = heads // rounds[0][0].shape[1]
-    keys = torch.cat([k for k, _ in rounds]).repeat_interleave(group, dim=1)  # [L · rounds, heads, d]
-    values = torch.cat([v for _, v in rounds]).repeat_interleave(group, dim=1)
-    mask = None if len(rounds) == 1 else sees(length, len(rounds) - 1).to(q.device)
-    q, keys, values = (t.transpose(0, 1)[None] for t in (q, keys, values))
-    mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=mask is None)
-    return mixed[0].transpose(0, 1).reshape(length, -1)
+    """One text: each row over what it sees, as `sees` says. q: [L, heads, d] -> [L, heads · d]."""
+    length, heads, size = q.shape
+    (keys, values), *later = rounds
+    q = q.view(length, keys.shape[1], -1, size).permute(1, 2, 0, 3)  # [kv heads, group, L, d]
+    keys, values = (t.transpose(0, 1)[:, None] for t in (keys, values))  # [kv heads, 1, L, d]
+    if not later:
+        keys, values = (t.expand(-1, q.shape[1], -1, -1) for t in (keys, values))
+        mixed = F.scaled_dot_product_attention(q, keys, values, is_causal=True)
+    else:
+        # a row sees one key of each later round; a mask over all of them would compute `length` times that
+        seen, backs = _first_keys(length, len(later)).to(q.device), range(len(later) - 1, -1, -1)
+        alone = [tuple(_earlier(t, back) for t in both) for both, back in zip(later, backs, strict=True)]
+        scores = [(q @ keys.transpose(-1, -2)).masked_fill(~seen, -torch.inf)]
+        for (key, _), back in zip(alone, backs, strict=True):
+            scores.append((q * key).sum(-1, keepdim=True))
+            scores[-1][..., :back, :] = -torch.inf
+        weights = torch.softmax(torch.cat(scores, dim=-1).float() * size**-0.5, dim=-1)
+        mixed = (weights[..., :length].to(values.dtype) @ values).float()
+        for at, (_, value) in enumerate(alone):
+            mixed = mixed + weights[..., length + at, None] * value
+    return mixed.permute(2, 0, 1, 3).reshape(length, heads * size)
+
+
+def _earlier(t: Tensor, back: int) -> Tensor:
+    """At each row what is `back` rows before it; zeros where there is none. [L, kv heads, d] ->
+    [kv heads, 1, L, d]."""
+    return F.pad(t, (0, 0, 0, 0, back, 0))[: t.shape[0]].transpose(0, 1)[:, None]
 
 
 @lru_cache(maxsize=256)
+def _first_keys(length: int, earlier: int) -> Tensor:
+    """`sees`, of the first round's keys. -> Bool[L, L]."""
+    return sees(length, earlier)[:, :length].contiguous()
+
+
+@lru_cache(maxsize=8)
 def sees(length: int, earlier: int) -> Tensor:
     """Which keys a row of round `earlier` attends to. -> Bool[L, L · (1 + earlier)].
 

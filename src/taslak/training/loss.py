@@ -32,10 +32,13 @@ class _Distilled(torch.autograd.Function):
         for start in range(0, x.shape[0], CHUNK):
             rows = slice(start, start + CHUNK)
             own, teacher, of = x[rows].to(dtype), p[rows].float(), share[rows, None]
-            log_q = torch.log_softmax((own @ w.t()).float(), dim=-1)  # [CHUNK, Vd]
-            best[rows] = log_q.argmax(-1)
-            loss -= (teacher * log_q * of).sum()
-            grad = (log_q.exp_() - teacher).mul_(of).to(dtype)
+            z = (own @ w.t()).float()  # [CHUNK, Vd]
+            top, best[rows] = z.max(-1)
+            q = torch.softmax(z, dim=-1)
+            # −Σ p log q = log Σ exp z − Σ p z; the likeliest one's z and q say what the first of these is
+            normaliser = top - q.gather(1, best[rows, None])[:, 0].log()
+            loss += ((normaliser - torch.linalg.vecdot(teacher, z)) * of[:, 0]).sum()
+            grad = q.sub_(teacher).mul_(of).to(dtype)
             grad_x[rows] = (grad @ w).to(x.dtype)
             if grad_weight is not None:
                 grad_weight += (grad.t() @ own).to(weight.dtype)

@@ -9,7 +9,7 @@ import torch
 
 from taslak.training.batch import collate, packed
 from taslak.training.eagle import Eagle, Eagle3
-from taslak.training.layers import sees
+from taslak.training.layers import _attend, sees
 from tests.support.training import make_store, target_folder, teacher, whole_batch
 
 
@@ -59,3 +59,30 @@ def test_neighbours_change_nothing(tmp_path: Path, kind: type[Eagle] | type[Eagl
         alone = head.run(collate(store, [index], batch.device))
         for number, (a, b) in enumerate(zip(together, alone, strict=True)):
             torch.testing.assert_close(a[span][number:-1], b[number:-1], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3, 5])
+@pytest.mark.parametrize("length", [1, 2, 4, 9])
+def test_attention_is_that_over_the_keys_a_row_sees(rounds: int, length: int) -> None:
+    """Values and gradients, also for texts shorter than the rounds."""
+    generator = torch.Generator().manual_seed(length)
+
+    def numbers(heads: int) -> torch.Tensor:
+        return torch.randn(length, heads, 8, generator=generator).requires_grad_()
+
+    q, past = numbers(4), [(numbers(2), numbers(2)) for _ in range(rounds)]
+    keys, values = (torch.cat([both[i] for both in past]).repeat_interleave(2, dim=1) for i in (0, 1))
+    scores = torch.einsum("qhd,khd->hqk", q, keys) / 8**0.5
+    weights = torch.softmax(scores.masked_fill(~sees(length, rounds - 1), -torch.inf), dim=-1)
+    expected = torch.einsum("hqk,khd->qhd", weights, values).reshape(length, -1)
+    found = _attend(q, past)
+    torch.testing.assert_close(found, expected)
+    leaves = [q, *(t for both in past for t in both)]
+
+    def gradients(result: torch.Tensor) -> list[torch.Tensor | None]:
+        return list(torch.autograd.grad(result.square().sum(), leaves, allow_unused=True))
+
+    for mine, theirs in zip(gradients(found), gradients(expected), strict=True):
+        torch.testing.assert_close(
+            *(torch.zeros(1) if g is None else g for g in (mine, theirs)), atol=1e-5, rtol=1e-4
+        )
