@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from taslak.models.loading import DEFAULT_PACK, resolve
-from taslak.models.tokenizer import Tokenizer
+from taslak.models.loading import DEFAULT_PACK
+from taslak.models.pretrained import load_pretrained
 from taslak.training.answers import Answers
 
 Row = dict[str, Any]
@@ -102,7 +102,7 @@ def split(data: Path, out: Path) -> None:
 
 def follow(out: Path) -> None:
     rows = [json.loads(line) for line in (out / "prompts.jsonl").read_text(encoding="utf-8").splitlines()]
-    tokenizer = Tokenizer(resolve(DEFAULT_PACK))
+    tokenizer = load_pretrained(DEFAULT_PACK).tokenizer
     answered = [
         (rows[answer.index], tokenizer.decode(answer.answer), answer)
         for file in sorted((out / "first" / "work").glob("answers*.jsonl"))
