@@ -23,7 +23,8 @@ GREEDY_BELOW = 1e-5
 
 RowDraw = Callable[[Tensor, float, int, int], list[int]]
 """(logits, temperature, noise address, k) -> the k largest of logits / temperature + noise, best first, the
-lower id on ties. logits: Float32[V] on the CPU. For kernels that list no support; the ids are the same."""
+lower id on ties; at temperature 0 of the logits alone, and none where they hold a NaN or +inf, or nothing
+above −inf. logits: Float32[V] on the CPU. For kernels that list no support; the ids are the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,22 @@ class Distribution:
         return cls(ids=ids, z=weights[ids].log())
 
 
+class _Certain(Distribution):
+    """All on one token; tensors are made only when somebody asks for them."""
+
+    def __init__(self, token: int, device: torch.device) -> None:
+        self._token, self._device = token, device
+
+    @cached_property
+    def _support(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        ids = torch.tensor([self._token], device=self._device)
+        return ids, torch.zeros(1, dtype=torch.float64, device=self._device)
+
+    def draw(self, key: int, stream: Stream, position: int) -> int:
+        del key, stream, position  # no noise can move it
+        return self._token
+
+
 class _WholeRow(Distribution):
     """An uncut row, drawn from by a kernel; its support is listed only when somebody asks for it."""
 
@@ -200,16 +217,18 @@ def distribution(
     if sampling.forced or sampling.penalised or sampling.logit_bias or bans:
         _check(float(row.max()))  # before a ban can hide a NaN
     if answered < len(sampling.forced):
-        return _only(sampling.forced[answered], row)
+        return _Certain(sampling.forced[answered], row.device)
     if sampling.penalised:
         row = _penalise(row, [*committed, *branch], prompt_length, sampling)
     if sampling.logit_bias or bans:
         row = _bias(row, sampling.logit_bias, bans)
+    if sampling.greedy and draw is not None and (found := draw(row, 0.0, 0, 1)):
+        return _Certain(found[0], row.device)
     best, index = torch.max(row, dim=-1)
     largest = float(best)
     _check(largest)
     if sampling.greedy:
-        return _only(int(index), row)
+        return _Certain(int(index), row.device)
     if draw is not None and not sampling.cut:
         return _WholeRow(row, largest, sampling.temperature, draw)
     return Distribution(*_cut(row, largest, sampling))
@@ -219,13 +238,6 @@ def _check(largest: float) -> None:
     if not math.isfinite(largest):  # max() hands a NaN on, so one look at the largest finds it
         what = "every token is banned" if largest == -math.inf else f"the logits hold {largest}"
         raise SamplingError(f"no token can be chosen: {what}")
-
-
-def _only(token: int, like: Tensor) -> Distribution:
-    return Distribution(
-        ids=torch.tensor([token], device=like.device),
-        z=torch.zeros(1, dtype=torch.float64, device=like.device),
-    )
 
 
 def _penalise(row: Tensor, context: Sequence[int], prompt_length: int, sampling: Sampling) -> Tensor:

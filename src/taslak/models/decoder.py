@@ -119,13 +119,15 @@ class Decoder:
             for rows, numbers in zip(batch, nodes, strict=True)
             for node in numbers
         ]
-        tokens = torch.tensor([token for rows in batch for token in rows.tokens], device=self.device)
-        positions = torch.tensor([position for position, _ in at], device=self.device)
-        slots = torch.tensor([slot for _, slot in at], device=self.device)
+        ids = [token for rows in batch for token in rows.tokens]
+        # one tensor: making one takes as long as everything else that is done with it
+        tokens, positions, slots = torch.tensor(
+            [ids, [position for position, _ in at], [slot for _, slot in at]], device=self.device
+        )
 
         x = self.embed(tokens)  # [R, H]
         features: dict[str, Tensor] = {EMBEDDING: x} if EMBEDDING in capture else {}
-        where = Where(*self._rope.at(positions), slots)
+        where = Where(*self._rope.at(positions, max(position for position, _ in at)), slots)
         names = {index: name for index in range(first, last) if (name := layer_feature(index)) in capture}
         for segment in self._segments(batch, nodes, first, last):
             plan = self._layers.plan(segment.shares)

@@ -26,9 +26,10 @@ class Rope:
         self._cos = torch.empty((0, head_size), dtype=dtype, device=device)
         self._sin = torch.empty_like(self._cos)
 
-    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """cos and sin, Float[R, 1, d] each (one for all heads). positions: Int64[R]."""
-        last = int(positions.max())
+    def at(self, positions: Tensor, last: int | None = None) -> tuple[Tensor, Tensor]:
+        """cos and sin, Float[R, 1, d] each (one for all heads). positions: Int64[R]; last: the largest of
+        them, where it is known."""
+        last = int(positions.max()) if last is None else last
         while last >= self._cos.shape[0]:
             start = self._cos.shape[0]
             steps = torch.arange(start, start + _CHUNK, device=self._inverse.device)

@@ -17,7 +17,10 @@ from taslak.native.tensors import address, check
 
 def draw_row(logits: Tensor, temperature: float, state: int, k: int = 1) -> list[int]:
     """The k largest of (logits − max) / temperature + noise over a whole row, largest first; −inf is never
-    chosen. logits: Float32[V]. Raises ValueError where they hold a NaN or +inf, or nothing above −inf."""
+    chosen. logits: Float32[V]. Raises ValueError where they hold a NaN or +inf, or nothing above −inf.
+    Temperature 0: of the logits alone, and none of such a row."""
+    if temperature == 0.0:
+        return rank_rows(logits[None], k)[0][0]
     return draw_scored(logits, temperature, state, k)[0]
 
 

@@ -176,5 +176,7 @@ def test_rows_that_can_not_be_ranked_give_nothing(path: str, bad: float) -> None
     logits[2] = -math.inf
     with on_path(path):
         ranked = rank_rows(logits, 2)
+        at_zero = [draw_row(row, 0.0, 0, 2) for row in logits]
     assert ranked[0] == ranked[2] == ([], [])
     assert ranked[1][0] == [0, 1]
+    assert at_zero == [[], [0, 1], []]
