@@ -20,7 +20,7 @@ void check(bool good, const char* what) {
 Plan::Plan(const std::vector<Share>& shares) {
     for (const Share& share : shares) {
         const int nodes = int(share.parents.size());
-        check(share.length >= 0 && share.length + nodes <= std::int64_t(share.pages.size()) * kPage,
+        check(share.base >= 0 && share.length >= 0 && share.length + nodes <= std::int64_t(share.pages.size()) * kPage,
               "the pages don't hold the sequence's positions");
         for (std::int32_t page : share.pages) {
             check(page >= 0, "a page number is negative");
@@ -57,6 +57,8 @@ void Plan::add(const Share& share, const std::int32_t* nodes, int count) {
         group.own[r] = {slots_.size(), paths[r].size() - same};
         for (std::size_t i = same; i < paths[r].size(); ++i) put(share.length + paths[r][i]);
         own_slots_.push_back(slot(share.length + nodes[r]));
+        positions_.push_back(share.base + share.length + std::int64_t(paths[r].size()) - 1);
+        positions_end_ = std::max(positions_end_, positions_.back() + 1);
     }
     groups_.push_back(group);
     rows_ += count;

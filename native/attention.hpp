@@ -20,6 +20,7 @@ struct Share {
     std::int64_t length;                // committed positions
     std::vector<std::int32_t> parents;  // of every uncommitted node, −1 = the committed prefix
     std::vector<std::int32_t> nodes;    // the pass's rows of this sequence
+    std::int64_t base = 0;              // the text's position that stands first in the pages
 };
 
 // What attention needs to know of a pass; made once, used in every layer.
@@ -32,6 +33,8 @@ class Plan {
     std::int64_t slots() const { return slots_end_; }  // every slot is below this
     int most_rows() const { return most_rows_; }       // of any group
     std::int64_t slot(int row) const { return own_slots_[std::size_t(row)]; }  // where the row's own K/V goes
+    std::int64_t position(int row) const { return positions_[std::size_t(row)]; }  // of the row in its text
+    std::int64_t positions() const { return positions_end_; }                      // every position is below this
 
     // Up to 8 rows of one sequence, next to each other, that read their common K/V once.
     struct Group {
@@ -48,9 +51,10 @@ class Plan {
     void add(const Share& share, const std::int32_t* nodes, int count);
 
     int rows_ = 0, most_rows_ = 0;
-    std::int64_t slots_end_ = 0;
+    std::int64_t slots_end_ = 0, positions_end_ = 0;
     std::vector<Group> groups_;
     std::vector<std::int32_t> slots_, own_slots_;
+    std::vector<std::int64_t> positions_;
 };
 
 // q, out: [rows, heads · head size]. Threads split (rows, K/V head), never a row's keys.

@@ -40,15 +40,20 @@ Chosen chosen(const std::vector<Scored>& list) {
     return c;
 }
 
+// Keeps the k that come first, in order.
+void offer(std::vector<Scored>& best, std::size_t k, Scored s) {
+    best.insert(std::upper_bound(best.begin(), best.end(), s), s);
+    if (best.size() > k) best.pop_back();
+}
+
 // The best k so far, best first, and the bound that others must reach to join them.
 class Best {
    public:
     // floor: a score that is known to be reached
     Best(int k, double floor) : k_(std::size_t(k)), bound_(bound_of(floor)) {}
 
-    void offer(Scored s) {
-        best_.insert(std::upper_bound(best_.begin(), best_.end(), s), s);
-        if (best_.size() > k_) best_.pop_back();
+    void add(Scored s) {
+        offer(best_, k_, s);
         if (best_.size() == k_) bound_ = std::max(bound_, bound_of(best_.back().score));
     }
     float bound() const { return bound_; }
@@ -81,7 +86,7 @@ Chosen best_of(const Scores& scores, const Z& z, std::int64_t count, std::uint64
             for (; which; which >>= 1, ++i) {
                 if (!(which & 1) || !(z(i) > kNone)) continue;
                 const std::int64_t id = scores.ids ? scores.ids[i] : i;
-                best.offer({z(i) + gumbel(state, id), id});
+                best.add({z(i) + gumbel(state, id), id});
             }
         }
     });
@@ -92,6 +97,20 @@ Chosen best_of(const Scores& scores, const Z& z, std::int64_t count, std::uint64
     return chosen(all);
 }
 
+// The k largest logits, each under its place in the row. largest: of all.
+std::vector<Scored> largest_of(const float* logits, std::int64_t count, int k, float largest) {
+    std::vector<Scored> best;
+    const std::size_t enough = std::size_t(std::max(k, 0));
+    float bound = k == 1 ? std::nextafter(largest, -INFINITY) : -INFINITY;
+    for (std::int64_t i = 0; best.size() < enough || bound < largest; ++i) {
+        i = ops_kernels().above(logits, i, count, bound);
+        if (i >= count) break;
+        offer(best, enough, {double(logits[i]), i});
+        if (best.size() == enough) bound = float(best.back().score);
+    }
+    return best;
+}
+
 }  // namespace
 
 Chosen draw(const float* logits, const std::int64_t* ids, std::int64_t count, double temperature, std::uint64_t state,
@@ -99,6 +118,11 @@ Chosen draw(const float* logits, const std::int64_t* ids, std::int64_t count, do
     const float largest = ops_kernels().largest(logits, count);
     if (largest == -INFINITY) throw std::domain_error("every token is banned");
     if (!std::isfinite(largest)) throw std::domain_error("the logits hold " + std::to_string(largest));
+    if (temperature == 0.0) {
+        std::vector<Scored> best = largest_of(logits, count, k, largest);
+        for (Scored& s : best) s.id = ids ? ids[s.id] : s.id;
+        return chosen(best);
+    }
     const auto z = [=](std::int64_t i) { return (double(logits[i]) - double(largest)) / temperature; };
     const Scores scores{logits, largest, float(2.0 * kLog2e / temperature), nullptr, ids};
     // the largest logit has z = 0, and no noise is below −3.63
@@ -113,15 +137,8 @@ Chosen draw(const std::int64_t* ids, const double* z, std::int64_t count, std::u
 Chosen rank(const float* logits, std::int64_t count, int k) {
     const OpsKernels& use = ops_kernels();
     const float largest = use.largest(logits, count);
-    if (k < 1 || !std::isfinite(largest)) return {};
-    std::vector<Scored> best;
-    float bound = -INFINITY;
-    for (std::int64_t i = 0; (i = use.above(logits, i, count, bound)) < count; ++i) {
-        const Scored one{double(logits[i]), i};
-        best.insert(std::upper_bound(best.begin(), best.end(), one), one);
-        if (best.size() > std::size_t(k)) best.pop_back();
-        if (best.size() == std::size_t(k)) bound = float(best.back().score);
-    }
+    if (!std::isfinite(largest)) return {};
+    std::vector<Scored> best = largest_of(logits, count, k, largest);
     const double sum = use.exp_sum(logits, largest, count);
     for (Scored& one : best) one.score = std::exp(one.score - double(largest)) / sum;
     return chosen(best);

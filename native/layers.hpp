@@ -1,7 +1,7 @@
-// A range of transformer layers in one call, described by data.
+// A pass in one call, described by data: embedding, a range of transformer layers, last norm and head, or a part of
+// these.
 //
-// Knows nothing of embeddings, logits or drafts: hidden states in, hidden states out. A new family is a new field
-// here and a line in `run`, not a second engine.
+// Knows nothing of drafts. A new family is a new field here and a line in `run`, not a second engine.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,13 @@ struct Layer {
     Linear q, k, v, o, gate, up, down;
 };
 
+// What stands before the layers and behind them. Each may be missing where no pass asks for it.
+struct Ends {
+    const Packed* embedding = nullptr;  // [vocabulary, hidden]
+    const float* norm = nullptr;        // [hidden]
+    const Packed* head = nullptr;       // [vocabulary, hidden]
+};
+
 struct Shape {
     int hidden, inner, heads, kv_heads, head_size;
     int rotary;  // dimensions of a head that are rotated, from its start
@@ -33,15 +40,20 @@ struct Shape {
 // The rows of a pass and what they read and write.
 struct Pass {
     const Plan* plan;
-    float* x;          // [rows, hidden], replaced by the last layer's output
-    const float* cos;  // [rows, rotary]
+    const std::int64_t* tokens;  // [rows], to be embedded; or null, and
+    const float* x;              // [rows, hidden], the first layer's input
+    const float* cos;            // [positions, rotary], the rotation of each position
     const float* sin;
+    std::int64_t positions;
     void* keys;        // [layers, slots, kv heads, head size], float32 or bfloat16
     void* values;
     bool half;
     std::int64_t slots;
-    std::vector<float*> captures;  // by layer: where its output goes too, [rows, hidden], or null; may be shorter
+    // Where an output goes, [rows, hidden], or null: the embedding's, each layer's, the last norm's. May be shorter.
+    std::vector<float*> captures;
     const float* beside = nullptr;  // [rows, columns of q, k and v past hidden]: what they read before the row itself
+    std::vector<int> wanted;        // rows that get logits
+    float* logits = nullptr;        // [wanted, rows of the head]
 };
 
 // Not to be run by two threads at once: they would share its workspace.
@@ -49,12 +61,14 @@ class Layers {
    public:
     // q, k and v may be wider than hidden, all equally: see Pass::beside. Throws std::invalid_argument where a weight
     // doesn't fit the shape.
-    Layers(Shape shape, std::vector<Layer> layers);
+    Layers(Shape shape, std::vector<Layer> layers, Ends ends = {});
 
-    // Layers [first, last). The rows' K/V is in the cache before any row reads it.
+    // Layers [first, last). The rows' K/V is in the cache before any row reads it. Throws std::invalid_argument where
+    // the pass asks for what isn't there, std::out_of_range for a token past the embedding's end.
     void run(int first, int last, const Pass& pass, Pool& pool);
 
    private:
+    void finish(const Pass& pass, Pool& pool);
     // What q, k and v read: the rows, normed where the layer norms them, behind what stands beside them.
     const float* input(const Layer& layer, const Pass& pass, Pool& pool);
     void attention(const Layer& layer, const Cache& cache, const Pass& pass, Pool& pool);
@@ -63,8 +77,9 @@ class Layers {
     Shape shape_;
     int beside_ = 0;
     std::vector<Layer> layers_;
+    Ends ends_;
     Activations activations_;
-    std::vector<float> normed_, wide_, q_, k_, v_, mixed_, inner_;
+    std::vector<float> cos_, sin_, x_, normed_, wide_, q_, k_, v_, mixed_, inner_;
 };
 
 }  // namespace taslak

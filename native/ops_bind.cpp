@@ -20,14 +20,14 @@ using namespace nb::literals;
 namespace taslak {
 namespace {
 
-// (pages, committed length, parents of the nodes, nodes)
+// (pages, committed length, parents of the nodes, nodes, base)
 using ShareTuple = std::tuple<std::vector<std::int32_t>, std::int64_t, std::vector<std::int32_t>,
-                              std::vector<std::int32_t>>;
+                              std::vector<std::int32_t>, std::int64_t>;
 
 Plan make_plan(std::vector<ShareTuple> tuples) {
     std::vector<Share> shares;
-    for (auto& [pages, length, parents, nodes] : tuples) {
-        shares.push_back({std::move(pages), length, std::move(parents), std::move(nodes)});
+    for (auto& [pages, length, parents, nodes, base] : tuples) {
+        shares.push_back({std::move(pages), length, std::move(parents), std::move(nodes), base});
     }
     return Plan(shares);
 }
@@ -60,7 +60,8 @@ void bind_ops(nb::module_& m) {
         .def("__init__",
              [](Plan* self, std::vector<ShareTuple> shares) { new (self) Plan(make_plan(std::move(shares))); },
              "shares"_a)
-        .def_prop_ro("rows", &Plan::rows);
+        .def_prop_ro("rows", &Plan::rows)
+        .def_prop_ro("positions", &Plan::positions);
 
     // keys, values: [slots, kv heads, head size]; q, out: [rows, heads · head size]
     m.def("attend",
@@ -113,24 +114,31 @@ void bind_ops(nb::module_& m) {
     nb::class_<Layers>(m, "Layers")
         .def("__init__",
              [](Layers* self, int hidden, int inner, int heads, int kv_heads, int head_size, int rotary, float eps,
-                const std::vector<LayerTuple>& layers) {
-                 new (self) Layers({hidden, inner, heads, kv_heads, head_size, rotary, eps}, make_layers(layers));
+                const std::vector<LayerTuple>& layers, const Packed* embedding, Address norm, const Packed* head) {
+                 new (self) Layers({hidden, inner, heads, kv_heads, head_size, rotary, eps}, make_layers(layers),
+                                   {embedding, in(norm), head});
              },
-             "hidden"_a, "inner"_a, "heads"_a, "kv_heads"_a, "head_size"_a, "rotary"_a, "eps"_a, "layers"_a)
-        // captures: (layer, address of [rows, hidden])
+             "hidden"_a, "inner"_a, "heads"_a, "kv_heads"_a, "head_size"_a, "rotary"_a, "eps"_a, "layers"_a,
+             "embedding"_a.none(), "norm"_a, "head"_a.none())
+        // tokens: empty, or what is embedded instead of x; captures: (layers behind which, address of [rows, hidden])
         .def("run",
-             [](Layers& self, int first, int last, const Plan& plan, Address x, Address cos, Address sin, Address keys,
-                Address values, bool half, std::int64_t slots, const std::vector<std::pair<int, Address>>& captures,
-                Address beside) {
-                 Pass pass{&plan, out(x), in(cos), in(sin), out<void>(keys), out<void>(values), half, slots, {}, in(beside)};
-                 for (const auto& [layer, address] : captures) {
-                     if (layer < 0) throw std::invalid_argument("there is no such layer to capture");
-                     if (int(pass.captures.size()) <= layer) pass.captures.resize(std::size_t(layer) + 1);
-                     pass.captures[std::size_t(layer)] = out(address);
+             [](Layers& self, int first, int last, const Plan& plan, const std::vector<std::int64_t>& tokens, Address x,
+                Address cos, Address sin, std::int64_t positions, Address keys, Address values, bool half,
+                std::int64_t slots, const std::vector<std::pair<std::size_t, Address>>& captures, Address beside,
+                std::vector<int> wanted, Address logits) {
+                 if (!tokens.empty() && int(tokens.size()) != plan.rows()) {
+                     throw std::invalid_argument("there are not as many tokens as rows");
+                 }
+                 Pass pass{&plan, tokens.empty() ? nullptr : tokens.data(), in(x), in(cos), in(sin), positions,
+                           out<void>(keys), out<void>(values), half, slots, {}, in(beside), std::move(wanted),
+                           out(logits)};
+                 for (const auto& [number, address] : captures) {
+                     if (pass.captures.size() <= number) pass.captures.resize(number + 1);
+                     pass.captures[number] = out(address);
                  }
                  nb::gil_scoped_release release;
                  self.run(first, last, pass, default_pool());
              },
-             "first"_a, "last"_a, "plan"_a, "x"_a, "cos"_a, "sin"_a, "keys"_a, "values"_a, "half"_a, "slots"_a,
-             "captures"_a, "beside"_a);
+             "first"_a, "last"_a, "plan"_a, "tokens"_a, "x"_a, "cos"_a, "sin"_a, "positions"_a, "keys"_a, "values"_a,
+             "half"_a, "slots"_a, "captures"_a, "beside"_a, "wanted"_a, "logits"_a);
 }

@@ -59,7 +59,7 @@ struct OpsKernels {
     void (*rotate)(float* x, const float* cos, const float* sin, int size);
     float (*largest)(const float* x, std::int64_t count);  // a NaN if there is one
     float (*exp_sum)(const float* x, float largest, std::int64_t count);  // Σ exp(x − largest)
-    // The first i ≥ first where one of x[i] … x[i + 7] is above `bound`; `last` if none.
+    // The first i ≥ first where x[i] is above `bound`; `last` if none.
     std::int64_t (*above)(const float* x, std::int64_t first, std::int64_t last, float bound);
     // The first i ≥ first where one of i … i + 7 can reach `bound`, and a bit for each that can; `last` if none.
     std::int64_t (*find)(const Scores& scores, std::int64_t first, std::int64_t last, std::uint64_t state, float bound,

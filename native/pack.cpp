@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "pool.hpp"
 #include "vec.hpp"
@@ -108,6 +110,9 @@ void unpack(const Packed& w, float* out, Pool& pool) {
 
 void unpack_rows(const Packed& w, const std::int64_t* ids, std::int64_t count, float* out) {
     for (std::int64_t i = 0; i < count; ++i) {
+        if (ids[i] < 0 || ids[i] >= w.n) {
+            throw std::out_of_range("row " + std::to_string(ids[i]) + " of a matrix of " + std::to_string(w.n));
+        }
         const std::int64_t panel = ids[i] / width(w.kind);
         unpack_row(w, w.data + panel * panel_bytes(w.kind, w.k), int(ids[i] % width(w.kind)), out + i * w.k);
     }

@@ -130,7 +130,7 @@ void pack_factors(const std::uint8_t* codes, const std::uint16_t* d, const std::
 
 // The weights as float32 [n, k]: scale · code + minimum, the sum rounded once.
 void unpack(const Packed& w, float* out, Pool& pool);
-// The same of single outputs, ids[i] in [0, n): out is [count, k].
+// The same of single outputs: out is [count, k]. Throws std::out_of_range for an id not in [0, n).
 void unpack_rows(const Packed& w, const std::int64_t* ids, std::int64_t count, float* out);
 
 }  // namespace taslak

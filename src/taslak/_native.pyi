@@ -40,10 +40,12 @@ def run_counted(tasks: int, times: int) -> list[int]: ...
 
 class Plan:
     def __init__(
-        self, shares: Sequence[tuple[Sequence[int], int, Sequence[int], Sequence[int]]]
-    ) -> None: ...  # (pages, committed length, parents, nodes)
+        self, shares: Sequence[tuple[Sequence[int], int, Sequence[int], Sequence[int], int]]
+    ) -> None: ...  # (pages, committed length, parents, nodes, base)
     @property
     def rows(self) -> int: ...
+    @property
+    def positions(self) -> int: ...
 
 class Layers:
     def __init__(
@@ -56,21 +58,28 @@ class Layers:
         rotary: int,
         eps: float,
         layers: Sequence[tuple[int, int, Sequence[PackedMatrix], Sequence[int]]],
-    ) -> None: ...  # (input norm, post norm, [q, k, v, o, gate, up, down], their biases)
+        embedding: PackedMatrix | None,
+        norm: int,
+        head: PackedMatrix | None,
+    ) -> None: ...  # layers: (input norm, post norm, [q, k, v, o, gate, up, down], their biases)
     def run(
         self,
         first: int,
         last: int,
         plan: Plan,
+        tokens: Sequence[int],
         x: int,
         cos: int,
         sin: int,
+        positions: int,
         keys: int,
         values: int,
         half: bool,
         slots: int,
         captures: Sequence[tuple[int, int]],
         beside: int,
+        wanted: Sequence[int],
+        logits: int,
     ) -> None: ...
 
 def attend(

@@ -408,8 +408,8 @@ def test_c38_a_failing_drafter_never_touches_the_answer(how: str, verify: str) -
 
 def test_a_nan_row_fails_its_request_alone() -> None:
     poisoned = tiny_model(1)
-    poisoned._embedding = poisoned._embedding.clone()
-    poisoned._embedding[60] = math.nan
+    poisoned._layers._embedding = poisoned._layers._embedding.clone()
+    poisoned._layers._embedding[60] = math.nan
     good = request(PROMPT, banned=(60,))
     bad = request([1, 60])
     fine, failed = decode(poisoned, None, [good, bad])

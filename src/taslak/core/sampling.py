@@ -21,10 +21,11 @@ from taslak.errors import OptionError, SamplingError
 GREEDY_BELOW = 1e-5
 """Temperatures under this are greedy: dividing by them would only overflow."""
 
-RowDraw = Callable[[Tensor, float, int, int], list[int]]
-"""(logits, temperature, noise address, k) -> the k largest of logits / temperature + noise, best first, the
-lower id on ties; at temperature 0 of the logits alone, and none where they hold a NaN or +inf, or nothing
-above −inf. logits: Float32[V] on the CPU. For kernels that list no support; the ids are the same."""
+RowDraw = Callable[[Tensor, float, int, int, Tensor | None], tuple[list[int], list[float]]]
+"""(logits, temperature, noise address, k, ids) -> the k largest of (logits − max) / temperature + noise, best
+first, the lower id on ties, and these sums; at temperature 0 of the logits alone. For kernels that list no
+support; the ids are the same. logits: Float32[V] on the CPU; ids: Int64[V], the token of each, ascending,
+None = logit i is token i's. Raises ValueError where they hold a NaN or +inf, or nothing above −inf."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,13 +131,17 @@ class Distribution:
             return int(self.ids)
         return int(self.ids[torch.argmax(self.z + gumbel(key, stream, position, self.ids))])
 
-    def top(self, k: int, key: int, stream: Stream, position: int) -> list[int]:
-        """The k largest of z + noise, largest first: k draws without replacement (Gumbel-top-k, Kool et
-        al. 2019); its first is `draw`. Fewer where the support is smaller."""
+    def top(self, k: int, key: int, stream: Stream, position: int) -> tuple[list[int], list[float]]:
+        """The ids with the k largest of z + noise, largest first, and these sums: k draws without replacement
+        (Gumbel-top-k, Kool et al. 2019); the first is `draw`. Fewer where the support is smaller."""
         noisy = self.z + gumbel(key, stream, position, self.ids)
         largest = _largest(noisy, min(k, noisy.numel()))
-        order = torch.sort(noisy[largest], descending=True, stable=True).indices
-        return [int(i) for i in self.ids[largest[order]]]
+        best = torch.sort(noisy[largest], descending=True, stable=True)
+        return self.ids[largest[best.indices]].tolist(), best.values.tolist()
+
+    def renamed(self, ids: Tensor) -> Distribution:
+        """Of the tokens `ids`, Int64[V], ascending, where this one is of 0 … V − 1."""
+        return Distribution(ids[self.ids], self.z)
 
     def storable(self) -> Distribution:
         """Without the tokens a float32 row can't hold the probability of to full precision: a second sibling
@@ -177,20 +182,30 @@ class _Certain(Distribution):
 
 
 class _WholeRow(Distribution):
-    """An uncut row, drawn from by a kernel; its support is listed only when somebody asks for it."""
+    """An uncut row, drawn from by a kernel; its support is listed only when somebody asks for it. Looked at
+    once, by whoever uses it first: that raises SamplingError for a row nothing can be drawn from."""
 
-    def __init__(self, row: Tensor, largest: float, temperature: float, draw: RowDraw) -> None:
-        self._row, self._largest, self._temperature, self._draw = row, largest, temperature, draw
+    def __init__(self, row: Tensor, temperature: float, draw: RowDraw, ids: Tensor | None = None) -> None:
+        self._row, self._temperature, self._draw, self._ids = row, temperature, draw, ids
 
     @cached_property
     def _support(self) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return _listed(self._row, self._largest, self._temperature)
+        largest = float(self._row.max())
+        _check(largest)
+        ids, z = _listed(self._row, largest, self._temperature)
+        return ids if self._ids is None else self._ids[ids], z
 
     def draw(self, key: int, stream: Stream, position: int) -> int:
-        return self.top(1, key, stream, position)[0]
+        return self.top(1, key, stream, position)[0][0]
 
-    def top(self, k: int, key: int, stream: Stream, position: int) -> list[int]:
-        return self._draw(self._row, self._temperature, address(key, stream, position), k)
+    def top(self, k: int, key: int, stream: Stream, position: int) -> tuple[list[int], list[float]]:
+        try:
+            return self._draw(self._row, self._temperature, address(key, stream, position), k, self._ids)
+        except ValueError as error:
+            raise _refused(str(error)) from error
+
+    def renamed(self, ids: Tensor) -> Distribution:
+        return _WholeRow(self._row, self._temperature, self._draw, ids)
 
 
 def distribution(
@@ -209,7 +224,8 @@ def distribution(
     prompt_length:  how many of `committed` are prompt
     draw:           draws from rows that no cut applies to, where PyTorch's way is too slow; rows on the CPU
 
-    Raises SamplingError if the row holds a NaN or +inf, or if the settings leave no token.
+    Raises SamplingError if the row holds a NaN or +inf, or if the settings leave no token; where `draw`
+    serves, whoever uses the distribution first gets it.
     """
     row = logits.float()
     answered = len(committed) - prompt_length + len(branch)  # answer tokens before the one chosen here
@@ -222,22 +238,25 @@ def distribution(
         row = _penalise(row, [*committed, *branch], prompt_length, sampling)
     if sampling.logit_bias or bans:
         row = _bias(row, sampling.logit_bias, bans)
-    if sampling.greedy and draw is not None and (found := draw(row, 0.0, 0, 1)):
-        return _Certain(found[0], row.device)
+    if draw is not None and sampling.greedy:
+        return _Certain(_WholeRow(row, 0.0, draw).draw(0, Stream.TOKEN, 0), row.device)
+    if draw is not None and not sampling.cut:
+        return _WholeRow(row, sampling.temperature, draw)
     best, index = torch.max(row, dim=-1)
     largest = float(best)
     _check(largest)
     if sampling.greedy:
         return _Certain(int(index), row.device)
-    if draw is not None and not sampling.cut:
-        return _WholeRow(row, largest, sampling.temperature, draw)
     return Distribution(*_cut(row, largest, sampling))
 
 
 def _check(largest: float) -> None:
     if not math.isfinite(largest):  # max() hands a NaN on, so one look at the largest finds it
-        what = "every token is banned" if largest == -math.inf else f"the logits hold {largest}"
-        raise SamplingError(f"no token can be chosen: {what}")
+        raise _refused("every token is banned" if largest == -math.inf else f"the logits hold {largest}")
+
+
+def _refused(why: str) -> SamplingError:
+    return SamplingError(f"no token can be chosen: {why}")
 
 
 def _penalise(row: Tensor, context: Sequence[int], prompt_length: int, sampling: Sampling) -> Tensor:

@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from taslak.core.noise import address, gumbel
 from taslak.core.sampling import Distribution, Sampling, distribution
 from taslak.drafters.base import View
 from taslak.errors import SamplingError
-from taslak.native import available, draw_scored, rank_rows
+from taslak.native import available, rank_rows, row_draw
 
 RIVALS = 16
 """So many of the tokens that the noise prefers share what a child of a draw is thought to be worth; the
@@ -82,8 +81,6 @@ class Chooser:
     def _one(self, row: Tensor, wish: Wish) -> Children:
         """row: Float32[Vd]."""
         view, sampling = wish.view, wish.view.sampling
-        if not (sampling.greedy or view.exact_q) and _plain(sampling) and not sampling.cut and _native(row):
-            return self._drawn(row, wish)
         ids = self._ids
         if ids is not None and not _plain(sampling):
             row = row.new_full((self._vocab_size,), -torch.inf).index_put_((ids,), row)
@@ -91,42 +88,35 @@ class Chooser:
         if sampling.greedy:  # the choices are ranked by what one drawn at temperature 1 would be
             sampling = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         try:
-            dist = distribution(row, view.tokens, wish.branch, view.prompt_length, sampling)
+            dist = distribution(row, view.tokens, wish.branch, view.prompt_length, sampling, row_draw(row))
+            return self._chosen(dist if ids is None else dist.renamed(ids), wish)
         except SamplingError:
             return Children()
-        if ids is not None:
-            dist = Distribution(ids[dist.ids], dist.z)
-        if view.sampling.greedy or (view.exact_q and not wish.drawn):
-            return _best(dist.ids, dist.z, wish.width)
-        position = view.position + len(wish.branch)
-        if not view.exact_q:
-            # as likely as the target's draw, which shares the noise, is to fall on it: at temperature 0 the
-            # probabilities themselves, further up the more of the noise
-            noisy = dist.z + gumbel(view.key, view.stream, position, dist.ids)
-            best = noisy.topk(min(max(wish.width, RIVALS), noisy.numel()))
-            return _best(dist.ids[best.indices], best.values, wish.width, sampling.temperature)
-        dist = dist.storable()
-        tokens = dist.top(wish.width, view.key, view.stream, position)
-        q = dist.probabilities(self._vocab_size).float()  # [V]
-        return Children(tokens, q[tokens].tolist(), q)
 
-    def _drawn(self, row: Tensor, wish: Wish) -> Children:
-        """As the last lines of `_one`, in one look at the row: what the noise prefers, coupled."""
-        view, temperature = wish.view, wish.view.sampling.temperature
-        state = address(view.key, view.stream, view.position + len(wish.branch))
-        try:
-            ids, scores = draw_scored(row, temperature, state, max(wish.width, RIVALS), self._ids)
-        except ValueError:  # nothing can be drawn from it
-            return Children()
-        weights = [math.exp((score - scores[0]) * temperature) for score in scores]
+    def _chosen(self, dist: Distribution, wish: Wish) -> Children:
+        view = wish.view
+        if view.sampling.greedy or (view.exact_q and not wish.drawn):
+            best = dist.z.topk(min(wish.width, dist.z.numel()))
+            shares = (best.values - torch.logsumexp(dist.z, 0)).exp()
+            return Children(dist.ids[best.indices].tolist(), shares.tolist())
+        noise = view.key, view.stream, view.position + len(wish.branch)
+        if view.exact_q:
+            dist = dist.storable()
+            tokens, _ = dist.top(wish.width, *noise)
+            q = dist.probabilities(self._vocab_size).float()  # [V]
+            return Children(tokens, q[tokens].tolist(), q)
+        # as likely as the target's draw, which shares the noise, is to fall on it: at temperature 0 the
+        # probabilities themselves, further up the more of the noise
+        tokens, scores = dist.top(max(wish.width, RIVALS), *noise)
+        weights = [math.exp((score - scores[0]) * view.sampling.temperature) for score in scores]
         total = sum(weights)
-        return Children(ids[: wish.width], [weight / total for weight in weights[: wish.width]])
+        return Children(tokens[: wish.width], [weight / total for weight in weights[: wish.width]])
 
 
 def _ranked(logits: Tensor, width: int) -> list[tuple[list[int], list[float]]]:
     """Of each row the likeliest indices and their probabilities; none of a row that can't be drawn from.
     logits: Float32[U, Vd]."""
-    if _native(logits):
+    if logits.is_cpu and available():
         return rank_rows(logits, width)
     best = logits.topk(min(width, logits.shape[1]))  # [U, width]
     shares = (best.values - logits.logsumexp(-1, keepdim=True)).exp_()
@@ -135,20 +125,8 @@ def _ranked(logits: Tensor, width: int) -> list[tuple[list[int], list[float]]]:
     return [(ids, each) if fine else ([], []) for ids, each, fine in lists]
 
 
-def _native(logits: Tensor) -> bool:
-    """Whether the kernels can serve these rows."""
-    return logits.device.type == "cpu" and available()
-
-
 def _plain(sampling: Sampling) -> bool:
     """Whether no setting acts on single tokens."""
     return not (
         sampling.penalised or sampling.logit_bias or sampling.banned or sampling.forced or sampling.min_tokens
     )
-
-
-def _best(ids: Tensor, scores: Tensor, width: int, scale: float = 1.0) -> Children:
-    """The largest scores, their softmax (of scores · scale) as shares. ids: Int64[S]; scores: Float64[S]."""
-    best = scores.topk(min(width, scores.numel()))
-    shares = (best.values * scale - torch.logsumexp(scores * scale, 0)).exp()
-    return Children(ids[best.indices].tolist(), shares.tolist())

@@ -159,20 +159,19 @@ class DraftModel:
         view = g.view
         row = logits[: self._vocab_size]
         row = F.pad(row, (0, self._vocab_size - row.numel()), value=-torch.inf)
+        position = view.position + len(g.branch)
+        width = min(self._branch, g.budget.nodes - len(g.tokens))
+        drawn = view.exact_q and not view.sampling.greedy
         try:
             dist = view.distribution(row, g.branch)
+            if view.sampling.greedy:
+                children = _best(row, dist, width)
+            else:
+                dist = dist.storable() if drawn else dist
+                children, _ = dist.top(width, view.key, view.stream, position)
         except SamplingError:  # expanding no further is always allowed; other sequences go on
             g.stuck = True
             return
-        position = view.position + len(g.branch)
-        width = min(self._branch, g.budget.nodes - len(g.tokens))
-        if view.sampling.greedy:
-            children = _best(row, dist, width)
-            drawn = False
-        else:
-            drawn = view.exact_q
-            dist = dist.storable() if drawn else dist
-            children = dist.top(width, view.key, view.stream, position)
         if drawn:
             g.q.append(dist.probabilities(self._vocab_size).float())
         likely = torch.softmax(row[None], dim=-1)[0]

@@ -179,10 +179,10 @@ class Eagle:
             state.cache.crop(state.cache.length)
             state.cache.reserve(state.cache.length + n)
             state.cache.add(range(-1, n - 1))
-            shares.append(Share(state.cache, range(n)))
+            shares.append(Share(state.cache, range(n), state.base))
         features = torch.cat([features for state in states for features in state.waiting])  # [R, F]
         hidden = self._network.fuse(features)
-        out = self._network.run(tokens, hidden, shares, [state.base for state in states])
+        out = self._network.run(tokens, hidden, shares)
         row = 0
         for state, share in zip(states, shares, strict=True):
             row += len(share.nodes)
@@ -227,12 +227,12 @@ class _Level:
             first = cache.nodes
             cache.reserve(cache.length + first + len(parents))
             cache.add(parents)
-            shares.append(Share(cache, range(first, first + len(parents))))
+            shares.append(Share(cache, range(first, first + len(parents)), self._states[i].base))
         at = [node for share in shares for node in share.nodes]
         self._nodes = dict(zip(frontier, at, strict=True))
         self._rows = {key: row for row, key in enumerate(frontier)}
         hidden = self._out[above]
-        self._out = self._network.run(tokens, hidden, shares, [self._states[i].base for i in of_tree])
+        self._out = self._network.run(tokens, hidden, shares)
 
 
 def _build(kind: str, target: Target, options: DrafterOptions) -> Drafter:

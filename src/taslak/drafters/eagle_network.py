@@ -17,9 +17,8 @@ from taslak.errors import CheckpointError
 from taslak.models.cache import Block, Pool
 from taslak.models.config import DecoderConfig
 from taslak.models.decoder import FINAL_NORM, layer_feature
-from taslak.models.layers import NORMS, PRODUCTS, Where, norm_name, weight_name
+from taslak.models.layers import NORMS, PRODUCTS, norm_name, weight_name
 from taslak.models.ops import Share
-from taslak.models.rope import Rope
 from taslak.models.target import Target
 
 
@@ -74,7 +73,6 @@ class EagleNetwork:
         )
         self.pool = Pool(1, shape.kv_heads, shape.head_size, target.dtype, target.device)
         self._layers = kernels.layers(shape, self._layer_weights(tensors), self.pool)
-        self._rope = Rope(shape.rope, shape.head_size, self._layers.dtype, target.device)
 
     def _layer_weights(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Under the names `Layers` reads. EAGLE-3's layer norms the hidden state where others norm the input,
@@ -99,39 +97,24 @@ class EagleNetwork:
         """The target's features side by side, [R, F], as rows that `run` takes, [R, H]."""
         return self._kernels.linear(features, self._fc) if self._fused else features
 
-    def run(
-        self, tokens: Sequence[int], hidden: Tensor, shares: Sequence[Share], bases: Sequence[int]
-    ) -> Tensor:
+    def run(self, tokens: Sequence[int], hidden: Tensor, shares: Sequence[Share]) -> Tensor:
         """Rows of several sequences, in the order of `shares`; their nodes must be in the blocks already.
 
         tokens:  [R] the token each row reads, that after its own position
         hidden:  [R, H] fused features, or what `run` gave for the row before
-        bases:   the position of each block's first slot
 
         -> [R, H]: the next features, to be fed back and given to `logits`. K/V of the rows is written.
         """
-        device = self._kernels.device
-        at = [
-            (
-                base + share.block.length + share.block.depths[node],
-                share.block.slot(share.block.length + node),
-            )
-            for share, base in zip(shares, bases, strict=True)
-            for node in share.nodes
-        ]
-        positions, slots = torch.tensor(at, device=device).T
-        where = Where(*self._rope.at(positions), slots)
-        plan = self._layers.plan(shares)
-        embedded = self._embed(torch.tensor(tokens, device=device))  # [R, H]
+        embedded = self._embed(torch.tensor(tokens, device=self._kernels.device))  # [R, H]
         if not self._fused:
             x = self._kernels.linear(torch.cat((embedded, hidden), dim=-1), self._fc, self._fc_bias)
-            out, _ = self._layers.run(0, 1, x, where, plan)
+            out = self._layers.run(0, 1, x, shares, capture=(0,)).captured[0]
             return out if self._norm is None else self._kernels.norm(out, self._norm, self._eps)
         assert self._beside_norm is not None
         beside = self._kernels.norm(embedded, self._beside_norm, self._eps)
         if self._normed_residual and self._hidden_norm is not None:
             hidden = self._kernels.norm(hidden, self._hidden_norm, self._eps)
-        return self._layers.run(0, 1, hidden, where, plan, beside=beside)[0]
+        return self._layers.run(0, 1, hidden, shares, capture=(0,), beside=beside).captured[0]
 
     def logits(self, out: Tensor) -> Tensor:
         """[R, H] that `run` gave -> Float32[R, Vd]."""

@@ -110,6 +110,7 @@ class Engine:
         self.policy = policy
         self._features = drafter.needs.features if drafter is not None else ()
         self._watch = drafter.watch if drafter is not None else None
+        self._remote = target.device.type != "cpu"
         self._complained = False
 
     def step(self, sequences: Seq[Sequence]) -> None:
@@ -119,7 +120,7 @@ class Engine:
         self._propose([turn for turn in turns if turn.decides])
         drafted = perf_counter()
         output = self.target.forward([turn.rows() for turn in turns], capture=self._features)
-        logits = output.logits.cpu()  # elsewhere than on the CPU this is also where the pass is waited for
+        logits = output.logits.cpu() if self._remote else output.logits  # here the pass is waited for
         passed = perf_counter()
         reports = self._decide(turns, logits, output.features)
         self._observe(turns, reports)
@@ -184,9 +185,8 @@ class Engine:
             first, n = turn.sequence.cache.length, turn.take
             kept = [*range(n)]
             if turn.decides:
-                mine = logits[wanted : wanted + 1 + len(turn.draft)]  # [1 + N, V]
-                kept += [n + node for node in self._walk(turn, mine)]
-                wanted += mine.shape[0]
+                kept += [n + node for node in self._walk(turn, logits, wanted)]
+                wanted += 1 + len(turn.draft)
             turn.sequence.cache.keep(kept)
             reports.append(
                 Report(
@@ -198,14 +198,14 @@ class Engine:
             row += n + len(turn.draft)
         return reports
 
-    def _walk(self, turn: _Turn, logits: Tensor) -> list[int]:
-        """Verify and commit one draft; the accepted nodes. logits: [1 + N, V], the root's first."""
+    def _walk(self, turn: _Turn, logits: Tensor, root: int) -> list[int]:
+        """Verify and commit one draft; the accepted nodes. logits: [W, V], the draft's from row `root` on."""
         sequence, draft = turn.sequence, turn.draft
         request, view = sequence.request, sequence.view
 
         def p_at(node: int) -> Distribution:
             # by the time a node is visited its whole branch has been committed
-            return view.distribution(logits[node + 1])
+            return view.distribution(logits[root + 1 + node])
 
         path: list[int] = []
         bonus = False

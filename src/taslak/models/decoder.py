@@ -5,21 +5,19 @@ Knows nothing about files, text or drafts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from taslak.models.cache import Block, Pool
 from taslak.models.config import DecoderConfig
 from taslak.models.kernels import Kernels, NativeKernels, TorchKernels
-from taslak.models.layers import HEAD, Layers, TorchLayers, Where, weight_name
+from taslak.models.layers import EMBEDDED, HEAD, Layers, Ran, TorchLayers, weight_name
 from taslak.models.native_ops import NativeLayers
 from taslak.models.ops import Quick, Share
 from taslak.models.reference import Reference
-from taslak.models.rope import Rope
 from taslak.models.target import Output, Rows
 from taslak.native import Packed
 
@@ -32,13 +30,13 @@ def layer_feature(layer: int) -> str:
     return f"layer.{layer}"
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Segment:
-    """A run of layers with one set of rows. `rows` None = all of them."""
+    """A run of layers with one set of rows, Int64[picked]."""
 
     first: int
     last: int
-    rows: Tensor | None
+    rows: Tensor
     shares: list[Share]
 
 
@@ -66,7 +64,7 @@ class Decoder:
     ) -> None:
         self.config = config
         tensors = {name: weight for name, weight in weights.items() if isinstance(weight, Tensor)}
-        self._embedding = weights["model.embed_tokens.weight"]
+        embedding = weights["model.embed_tokens.weight"]
         self.vocab_size = min(vocab_size or config.vocab_size, config.vocab_size)
         self.padded_vocab_size = config.vocab_size
         self.context = config.context
@@ -81,11 +79,11 @@ class Decoder:
         self.cache_limit = self.pool.limit
         self.weight_bytes = sum(weight.nbytes for weight in weights.values())
         # beside a head of its own, rows of the embedding are looked up, and the table isn't read
-        self.pass_bytes = self.weight_bytes - (self._embedding.nbytes if HEAD in weights else 0)
+        self.pass_bytes = self.weight_bytes - (embedding.nbytes if HEAD in weights else 0)
         self._layers: Layers
         self.kernels: Kernels
         if native:
-            head = weights.get(HEAD, self._embedding)
+            head = weights.get(HEAD, embedding)
             if isinstance(head, Packed):
                 head = head.first(min(self.vocab_size, head.shape[0]))
             self._layers = NativeLayers(config, {**weights, HEAD: head}, self.pool)
@@ -99,13 +97,13 @@ class Decoder:
             self._layers = TorchLayers(config, tensors, rows, self.pool, ops)
             self.kernels = TorchKernels(rows.dtype, self.device)
             self._head = rows
-        self._rope = Rope(config.rope, config.head_size, self._layers.dtype, self.device)
+        self._points = {EMBEDDING: EMBEDDED, FINAL_NORM: self.layers}
+        self._points |= {layer_feature(layer): layer for layer in range(self.layers)}
         self.width_invariant = self._layers.width_invariant
 
     def allocate(self, positions: int) -> Block:
         return self.pool.allocate(positions)
 
-    @torch.inference_mode()
     def forward(
         self, batch: Sequence[Rows], layers: tuple[int, int] | None = None, capture: Sequence[str] = ()
     ) -> Output:
@@ -114,40 +112,22 @@ class Decoder:
             new = rows.first + len(rows.tokens) - rows.cache.nodes
             rows.cache.add(rows.parents[len(rows.parents) - new :] if new > 0 else ())
         nodes = [range(rows.first, rows.first + len(rows.tokens)) for rows in batch]
-        at = [
-            (rows.cache.length + rows.cache.depths[node], rows.cache.slot(rows.cache.length + node))
-            for rows, numbers in zip(batch, nodes, strict=True)
-            for node in numbers
-        ]
-        ids = [token for rows in batch for token in rows.tokens]
-        # one tensor: making one takes as long as everything else that is done with it
-        tokens, positions, slots = torch.tensor(
-            [ids, [position for position, _ in at], [slot for _, slot in at]], device=self.device
-        )
-
-        x = self.embed(tokens)  # [R, H]
-        features: dict[str, Tensor] = {EMBEDDING: x} if EMBEDDING in capture else {}
-        where = Where(*self._rope.at(positions, max(position for position, _ in at)), slots)
-        names = {index: name for index in range(first, last) if (name := layer_feature(index)) in capture}
-        for segment in self._segments(batch, nodes, first, last):
-            plan = self._layers.plan(segment.shares)
-            pick = segment.rows
-            if pick is None:
-                x, captured = self._layers.run(segment.first, segment.last, x, where, plan, names)
-            else:
-                y = self._resumed(x[pick], batch, pick, segment.first)
-                y, captured = self._layers.run(segment.first, segment.last, y, where.pick(pick), plan, names)
-                captured = {layer: x.index_copy(0, pick, h) for layer, h in captured.items()}
-                x = x.index_copy(0, pick, y)
-            features.update((names[layer], hidden) for layer, hidden in captured.items())
-        if last < self.layers:
-            return Output(x.new_empty((0, self.vocab_size)).float(), features)
-        return self._finish(x, batch, features, FINAL_NORM in capture)
+        tokens = [token for rows in batch for token in rows.tokens]
+        names = {self._points[name]: name for name in capture}
+        points = _within(names, first, last, self.layers)
+        points += [EMBEDDED] if EMBEDDED in names else []
+        wanted = _wanted(batch) if last == self.layers else []
+        if any(start > first for rows in batch for start in rows.starts):
+            segments = self._segments(batch, nodes, first, last)
+            ran = self._join(tokens, batch, segments, points, wanted)
+        else:
+            shares = [Share(rows.cache, numbers) for rows, numbers in zip(batch, nodes, strict=True)]
+            ran = self._layers.run(first, last, tokens, shares, capture=points, wanted=wanted)
+        logits = torch.empty((0, self.vocab_size), device=self.device) if ran.logits is None else ran.logits
+        return Output(logits, {names[point]: hidden for point, hidden in ran.captured.items()})
 
     def embed(self, tokens: Tensor) -> Tensor:
-        if isinstance(self._embedding, Packed):
-            return self._embedding.rows(tokens)
-        return F.embedding(tokens, self._embedding).to(self._layers.dtype)
+        return self._layers.embed(tokens)
 
     def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
         return self._layers.norm(x, weight)
@@ -159,32 +139,12 @@ class Decoder:
         head = self._head
         return head.rows(ids) if isinstance(head, Packed) else head[ids]
 
-    def _finish(
-        self, x: Tensor, batch: Sequence[Rows], features: dict[str, Tensor], keep_norm: bool
-    ) -> Output:
-        """Final norm and logits of the wanted rows. x: [R, H]."""
-        wanted: list[int] = []
-        end = 0
-        for rows in batch:
-            end += len(rows.tokens)
-            wanted += range(end - rows.wanted, end)
-        if keep_norm:
-            x = features[FINAL_NORM] = self._layers.norm(x)
-        if len(wanted) < x.shape[0]:
-            x = x[wanted]
-        if not wanted:
-            return Output(x.new_empty((0, self.vocab_size)).float(), features)
-        return Output(self._layers.logits(x if keep_norm else self._layers.norm(x)), features)
-
     def _segments(
         self, batch: Sequence[Rows], nodes: Sequence[range], first: int, last: int
     ) -> list[_Segment]:
-        """Cut layers [first, last) where rows join that start above the first layer."""
-        starts = [s for rows in batch for s in (rows.starts or (first,) * len(rows.tokens))]
-        joints = sorted({max(s, first) for s in starts if s < last})
-        if joints == [first] and max(starts) <= first:
-            shares = [Share(rows.cache, numbers) for rows, numbers in zip(batch, nodes, strict=True)]
-            return [_Segment(first, last, None, shares)]
+        """Layers [first, last), cut where rows join that start above the first."""
+        starts = [start for rows in batch for start in (rows.starts or (first,) * len(rows.tokens))]
+        joints = sorted({max(start, first) for start in starts})
         segments = []
         for joint, end in zip(joints, [*joints[1:], last], strict=True):
             picked: list[int] = []
@@ -199,13 +159,56 @@ class Decoder:
             segments.append(_Segment(joint, end, torch.tensor(picked, device=self.device), shares))
         return segments
 
-    def _resumed(self, y: Tensor, batch: Sequence[Rows], pick: Tensor, joint: int) -> Tensor:
-        """Put the given hidden states into the rows that join at this layer. y: [picked, H]."""
-        place = {int(row): i for i, row in enumerate(pick)}
-        row = 0
-        for rows in batch:
-            for i, start in enumerate(rows.starts):
-                if start == joint and joint > 0 and rows.hidden is not None:
-                    y[place[row + i]] = rows.hidden[i]
-            row += len(rows.tokens)
-        return y
+    def _join(
+        self,
+        tokens: Sequence[int],
+        batch: Sequence[Rows],
+        segments: Sequence[_Segment],
+        points: Sequence[int],
+        wanted: Sequence[int],
+    ) -> Ran:
+        """Segment after segment, each with the rows that have joined; in the last one these are all."""
+        x = self.embed(torch.tensor(tokens, device=self.device))  # [R, H]
+        captured = {EMBEDDED: x} if EMBEDDED in points else {}
+        logits: Tensor | None = None
+        for segment in segments:
+            pick, end = segment.rows, segment.last - 1
+            ran = self._layers.run(
+                segment.first,
+                segment.last,
+                _resumed(x[pick], batch, pick, segment.first),
+                segment.shares,
+                capture={end, *_within(points, segment.first, segment.last, self.layers)},
+                wanted=wanted if segment.last == self.layers else (),
+            )
+            captured.update((point, x.index_copy(0, pick, hidden)) for point, hidden in ran.captured.items())
+            x = captured[end] if end in points else captured.pop(end)
+            logits = ran.logits
+        return Ran(captured, logits)
+
+
+def _within(points: Iterable[int], first: int, last: int, layers: int) -> list[int]:
+    """Those of the layers [first, last), and the last norm behind the last of all."""
+    return [point for point in points if first <= point < last or point == last == layers]
+
+
+def _wanted(batch: Sequence[Rows]) -> list[int]:
+    """The rows that get logits."""
+    wanted: list[int] = []
+    end = 0
+    for rows in batch:
+        end += len(rows.tokens)
+        wanted += range(end - rows.wanted, end)
+    return wanted
+
+
+def _resumed(y: Tensor, batch: Sequence[Rows], pick: Tensor, joint: int) -> Tensor:
+    """Put the given hidden states into the rows that join at this layer. y: [picked, H]."""
+    place = {int(row): i for i, row in enumerate(pick)}
+    row = 0
+    for rows in batch:
+        for i, start in enumerate(rows.starts):
+            if start == joint and joint > 0 and rows.hidden is not None:
+                y[place[row + i]] = rows.hidden[i]
+        row += len(rows.tokens)
+    return y

@@ -1,7 +1,7 @@
-"""What runs rows through a decoder's layers: the contract, and its form in PyTorch.
+"""What runs rows through a decoder: the contract, and its form in PyTorch.
 
-`TorchLayers` here, `taslak.models.native_ops.NativeLayers` beside it. Both know layers and cache slots, not
-tokens, drafts or features.
+`TorchLayers` here, `taslak.models.native_ops.NativeLayers` beside it. Both know weights and cache slots, not
+drafts or the names of features.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from taslak.models.cache import Pool
 from taslak.models.config import DecoderConfig
 from taslak.models.ops import Ops, Share
-from taslak.models.rope import rotate
+from taslak.models.rope import Rope, rotate
 
 PRODUCTS = {
     "q": "self_attn",
@@ -32,6 +33,8 @@ PRODUCTS = {
 NORMS = {"input_norm": "input_layernorm", "post_norm": "post_attention_layernorm"}
 """A layer's norms, and what a checkpoint calls each."""
 
+EMBEDDING = "model.embed_tokens.weight"
+FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 
 
@@ -45,47 +48,53 @@ def norm_name(layer: int, norm: str) -> str:
     return f"model.layers.{layer}.{NORMS[norm]}.weight"
 
 
-@dataclass(frozen=True, slots=True)
-class Where:
-    """Where the rows of a pass stand.
+EMBEDDED = -1
+"""In `capture`: the output of the embedding. A layer's number is its output, the number of layers the last
+norm's."""
 
-    cos, sin:  Float[R, 1, d], the rotation of each row's position
-    slots:     Int64[R], cache slots of the rows' own K/V
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """What rows have become.
+
+    captured:  Float[R, H] of each output asked for
+    logits:    Float32[W, V] of the wanted rows; None where none were wanted
     """
 
-    cos: Tensor
-    sin: Tensor
-    slots: Tensor
-
-    def pick(self, rows: Tensor) -> Where:
-        return Where(self.cos[rows], self.sin[rows], self.slots[rows])
+    captured: dict[int, Tensor]
+    logits: Tensor | None = None
 
 
 class Layers(Protocol):
-    """The layers of one model, its last norm and its head. All hidden states have `dtype`."""
+    """The embedding of one model, its layers, last norm and head. All hidden states have `dtype`."""
 
     width_invariant: bool
     dtype: torch.dtype
-
-    def plan(self, shares: Sequence[Share]) -> Any:
-        """What `run` needs to know of a pass; made once for all layers."""
-        ...
 
     def run(
         self,
         first: int,
         last: int,
-        x: Tensor,
-        where: Where,
-        plan: Any,
+        x: Tensor | Sequence[int],
+        shares: Sequence[Share],
+        *,
         capture: Collection[int] = (),
+        wanted: Sequence[int] = (),
         beside: Tensor | None = None,
-    ) -> tuple[Tensor, dict[int, Tensor]]:
-        """Layers [first, last); writes the rows' K/V before anyone reads it. x: [R, H], not modified.
-        `beside`: [R, B], what stands before the (normed) rows where q, k and v read B + H columns.
+    ) -> Ran:
+        """Layers [first, last); writes the rows' K/V before anyone reads it.
 
-        -> [R, H], and the outputs of the captured layers.
+        x:        Float[R, H] hidden states, not modified; or the R tokens, which are embedded first
+        shares:   the rows' sequences, in the order of the rows
+        capture:  outputs to give: of these layers, EMBEDDED (of tokens), or the number of layers for the last
+                  norm of all rows
+        wanted:   rows that get last norm and logits
+        beside:   [R, B], what stands before the (normed) rows where q, k and v read B + H columns
         """
+        ...
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Int64[R] -> [R, H]."""
         ...
 
     def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -131,46 +140,84 @@ class Layer:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Where the rows of a pass stand.
+
+    cos, sin:  Float[R, 1, d], the rotation of each row's position
+    slots:     Int64[R], cache slots of the rows' own K/V
+    plan:      what `Ops.attend` needs to know
+    """
+
+    cos: Tensor
+    sin: Tensor
+    slots: Tensor
+    plan: Any
+
+
 class TorchLayers:
-    """Layers in PyTorch, their arithmetic done by `ops`. `head`: [V, H], None where `logits` is never asked;
-    `pool` holds their K/V."""
+    """In PyTorch, the arithmetic done by `ops`. Embedding, last norm and `head` ([V, H]) may be missing where
+    they are never asked for; `pool` holds the layers' K/V."""
 
     def __init__(
         self, config: DecoderConfig, weights: Mapping[str, Tensor], head: Tensor | None, pool: Pool, ops: Ops
     ) -> None:
         self._config = config
         self._layers = [Layer.of(weights, layer) for layer in range(config.layers)]
-        self._final_norm = weights.get("model.norm.weight")
+        self._embedding = weights.get(EMBEDDING)
+        self._final_norm = weights.get(FINAL_NORM)
         self._head = head
         self._pool = pool
         self._ops = ops
         self.width_invariant = ops.width_invariant
         self.dtype = self._layers[0].q.dtype
+        self._rope = Rope(config.rope, config.head_size, self.dtype, pool.keys.device)
         products = [(w.q, w.k, w.v, w.o, w.gate, w.up, w.down) for w in self._layers]
         heads = [] if head is None else [head]
         ops.prepare([*heads, *(weight for layer in products for weight in layer)])
 
-    def plan(self, shares: Sequence[Share]) -> Any:
-        return self._ops.plan(shares)
-
+    @torch.inference_mode()
     def run(
         self,
         first: int,
         last: int,
-        x: Tensor,
-        where: Where,
-        plan: Any,
+        x: Tensor | Sequence[int],
+        shares: Sequence[Share],
+        *,
         capture: Collection[int] = (),
+        wanted: Sequence[int] = (),
         beside: Tensor | None = None,
-    ) -> tuple[Tensor, dict[int, Tensor]]:
+    ) -> Ran:
         captured = {}
+        if not isinstance(x, Tensor):
+            x = self.embed(torch.tensor(x, device=self._pool.keys.device))
+            if EMBEDDED in capture:
+                captured[EMBEDDED] = x
+        where = self._where(shares)
         for index in range(first, last):
-            x = self._layer(index, x, where, plan, beside)
+            x = self._layer(index, x, where, beside)
             if index in capture:
                 captured[index] = x
-        return x, captured
+        if self._config.layers in capture:
+            captured[self._config.layers] = self.norm(x)
+        if not wanted:
+            return Ran(captured)
+        ends = x if len(wanted) == x.shape[0] else x[list(wanted)]  # [W, H]
+        return Ran(captured, self.logits(self.norm(ends)))
 
-    def _layer(self, index: int, x: Tensor, where: Where, plan: Any, beside: Tensor | None) -> Tensor:
+    def _where(self, shares: Sequence[Share]) -> _Where:
+        positions = [position for share in shares for position in share.positions()]
+        cos, sin = self._rope.table(max(positions) + 1)
+        slots = [slot for share in shares for slot in share.slots()]
+        # one tensor: making one takes as long as everything else that is done with it
+        at, own = torch.tensor([positions, slots], device=self._pool.keys.device)
+        return _Where(cos[at][:, None], sin[at][:, None], own, self._ops.plan(shares))
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        assert self._embedding is not None
+        return F.embedding(tokens, self._embedding).to(self.dtype)
+
+    def _layer(self, index: int, x: Tensor, where: _Where, beside: Tensor | None) -> Tensor:
         """One transformer block. x: [R, H] -> [R, H]."""
         w, ops, config = self._layers[index], self._ops, self._config
         rows = x.shape[0]
@@ -183,7 +230,7 @@ class TorchLayers:
         keys, values = self._pool.keys[index], self._pool.values[index]  # [slots, kv heads, d]
         keys[where.slots] = rotate(k, where.cos, where.sin)
         values[where.slots] = v
-        mixed = ops.attend(rotate(q, where.cos, where.sin), keys, values, plan)  # [R, heads · d]
+        mixed = ops.attend(rotate(q, where.cos, where.sin), keys, values, where.plan)  # [R, heads · d]
         x = x + ops.linear(mixed, w.o, w.o_bias)
         h = ops.norm(x, w.post_norm, config.norm_eps)
         h = ops.gate(ops.linear(h, w.gate, w.gate_bias), ops.linear(h, w.up, w.up_bias))  # [R, I]

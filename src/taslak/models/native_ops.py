@@ -1,23 +1,30 @@
-"""A decoder's layers on the native kernels: float32 rows, packed weights, one call for a range of layers."""
+"""A decoder on the native kernels: float32 rows, packed weights, one call for a pass."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from taslak.models.cache import Pool
 from taslak.models.config import DecoderConfig
-from taslak.models.layers import HEAD, PRODUCTS, Where, norm_name, weight_name
+from taslak.models.layers import (
+    EMBEDDING,
+    FINAL_NORM,
+    HEAD,
+    PRODUCTS,
+    Ran,
+    norm_name,
+    weight_name,
+)
 from taslak.models.ops import Share
+from taslak.models.rope import Rope
 from taslak.native import Packed, linear
 from taslak.native.build import extension as _native
 from taslak.native.tensors import address, check
-
-if TYPE_CHECKING:
-    from taslak._native import Plan
 
 CACHES = (torch.float32, torch.bfloat16)
 """What K/V may be kept in."""
@@ -27,8 +34,8 @@ class NativeLayers:
     """Implements `Layers`.
 
     weights:  Hugging Face names; every matrix a product reads is a Packed, the head (tied or not) included,
-              norms and biases are tensors. Kept, not copied. The head and the last norm may be left out where
-              `logits` and `norm` are never asked.
+              norms and biases are tensors, the embedding is either. Kept, not copied. Embedding, last norm
+              and head may be left out where they are never asked for.
     pool:     float32 or bfloat16, on the CPU
     """
 
@@ -42,7 +49,9 @@ class NativeLayers:
         self._pool = pool
         self._kept: list[Tensor | Packed] = []  # what the native side knows the address of
         self._head = self._matrix(weights, HEAD) if HEAD in weights else None
-        self._final_norm = self._vector(weights.get("model.norm.weight"))
+        self._final_norm = self._vector(weights.get(FINAL_NORM))
+        self._embedding: Any = weights.get(EMBEDDING)
+        self._rope = Rope(config.rope, config.head_size, self.dtype, pool.keys.device)
         q = weights[weight_name(0, "q")]
         self._beside = q.shape[1] - config.hidden_size
         self._layers = _native.Layers(
@@ -54,6 +63,9 @@ class NativeLayers:
             config.head_size,
             config.norm_eps,
             [self._layer(weights, layer) for layer in range(config.layers)],
+            self._embedding.handle if isinstance(self._embedding, Packed) else None,
+            address(self._final_norm),
+            None if self._head is None else self._head.handle,
         )
 
     def _layer(self, weights: Mapping[str, Tensor | Packed], layer: int) -> tuple[Any, ...]:
@@ -82,43 +94,62 @@ class NativeLayers:
             self._kept.append(vector)
         return vector
 
-    def plan(self, shares: Sequence[Share]) -> Plan:
-        return _native.Plan(
-            [(share.block.pages, share.block.length, share.block.parents, [*share.nodes]) for share in shares]
-        )
-
     def run(
         self,
         first: int,
         last: int,
-        x: Tensor,
-        where: Where,
-        plan: Plan,
+        x: Tensor | Sequence[int],
+        shares: Sequence[Share],
+        *,
         capture: Collection[int] = (),
+        wanted: Sequence[int] = (),
         beside: Tensor | None = None,
-    ) -> tuple[Tensor, dict[int, Tensor]]:
+    ) -> Ran:
+        plan = _native.Plan(
+            [(s.block.pages, s.block.length, s.block.parents, [*s.nodes], s.base) for s in shares]
+        )
         size = (plan.rows, self._config.hidden_size)
-        x = check("x", x, size, torch.float32).clone(memory_format=torch.contiguous_format)
-        cos, sin = (t.reshape(plan.rows, self._config.head_size).contiguous() for t in (where.cos, where.sin))
-        captured = {layer: torch.empty_like(x) for layer in capture if first <= layer < last}
+        captured = {layer: torch.empty(size) for layer in capture}
+        tokens: Sequence[int] = ()
+        hidden: Tensor | None = None
+        if isinstance(x, Tensor):
+            hidden = check("x", x, size, torch.float32).contiguous()
+        elif isinstance(self._embedding, Packed):
+            tokens = x
+        else:  # rows of a tensor are looked up here
+            hidden = self.embed(torch.tensor(x))
         if beside is not None:
             beside = check("beside", beside, (plan.rows, self._beside), torch.float32).contiguous()
+        logits = None
+        if wanted:
+            assert self._head is not None
+            logits = torch.empty((len(wanted), self._head.shape[0]))
+        cos, sin = self._rope.table(plan.positions)
         keys, values = self._pool.keys, self._pool.values
         self._layers.run(
             first,
             last,
             plan,
-            address(x),
+            tokens,
+            address(hidden),
             address(cos),
             address(sin),
+            cos.shape[0],
             address(keys),
             address(values),
             keys.dtype == torch.bfloat16,
             keys.shape[1],
-            [(layer, address(tensor)) for layer, tensor in captured.items()],
+            [(layer + 1, address(tensor)) for layer, tensor in captured.items()],
             address(beside),
+            wanted,
+            address(logits),
         )
-        return x, captured
+        return Ran(captured, logits)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        if isinstance(self._embedding, Packed):
+            return self._embedding.rows(tokens)
+        return F.embedding(tokens, self._embedding).float()
 
     def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
         weight = self._final_norm if weight is None else weight

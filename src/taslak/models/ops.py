@@ -18,10 +18,25 @@ from taslak.models.cache import Block
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The rows of one sequence in a pass: its block table and their node numbers, ascending."""
+    """The rows of one sequence in a pass.
+
+    block:  its block table, the rows' nodes in it already
+    nodes:  their node numbers, ascending
+    base:   the text's position that the block's first slot holds
+    """
 
     block: Block
     nodes: Sequence[int]
+    base: int = 0
+
+    def positions(self) -> list[int]:
+        """[R] of the rows, in the text."""
+        first = self.base + self.block.length
+        return [first + self.block.depths[node] for node in self.nodes]
+
+    def slots(self) -> list[int]:
+        """[R] where the rows' own K/V goes."""
+        return [self.block.slot(self.block.length + node) for node in self.nodes]
 
 
 class Ops(Protocol):

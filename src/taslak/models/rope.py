@@ -26,11 +26,14 @@ class Rope:
         self._cos = torch.empty((0, head_size), dtype=dtype, device=device)
         self._sin = torch.empty_like(self._cos)
 
-    def at(self, positions: Tensor, last: int | None = None) -> tuple[Tensor, Tensor]:
-        """cos and sin, Float[R, 1, d] each (one for all heads). positions: Int64[R]; last: the largest of
-        them, where it is known."""
-        last = int(positions.max()) if last is None else last
-        while last >= self._cos.shape[0]:
+    def at(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """cos and sin, Float[R, 1, d] each (one for all heads). positions: Int64[R]."""
+        cos, sin = self.table(int(positions.max()) + 1)
+        return cos[positions][:, None], sin[positions][:, None]
+
+    def table(self, positions: int) -> tuple[Tensor, Tensor]:
+        """cos and sin of at least the first so many positions, Float[P, d] each; not to be modified."""
+        while positions > self._cos.shape[0]:
             start = self._cos.shape[0]
             steps = torch.arange(start, start + _CHUNK, device=self._inverse.device)
             angles = steps[:, None].float() * self._inverse  # [1024, d/2]
@@ -38,7 +41,7 @@ class Rope:
             cos, sin = angles.double().cos().float(), angles.double().sin().float()
             self._cos = torch.cat((self._cos, torch.cat((cos, cos), dim=-1).to(self._dtype)))
             self._sin = torch.cat((self._sin, torch.cat((-sin, sin), dim=-1).to(self._dtype)))
-        return self._cos[positions][:, None], self._sin[positions][:, None]
+        return self._cos, self._sin
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

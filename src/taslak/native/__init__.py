@@ -4,7 +4,7 @@ Where `available()` is False, everything is computed with PyTorch and nothing el
 """
 
 from taslak.native.build import available, cores, describe, set_threads, threads
-from taslak.native.draw import draw_scored, rank_rows, row_draw
+from taslak.native.draw import rank_rows, row_draw
 from taslak.native.packed import Packed
 from taslak.native.products import gated, linear, linear_many
 from taslak.native.tensors import allocate
@@ -15,7 +15,6 @@ __all__ = [
     "available",
     "cores",
     "describe",
-    "draw_scored",
     "gated",
     "linear",
     "linear_many",

@@ -15,20 +15,15 @@ from taslak.native.build import extension as _native
 from taslak.native.tensors import address, check
 
 
-def draw_row(logits: Tensor, temperature: float, state: int, k: int = 1) -> list[int]:
-    """The k largest of (logits − max) / temperature + noise over a whole row, largest first; −inf is never
-    chosen. logits: Float32[V]. Raises ValueError where they hold a NaN or +inf, or nothing above −inf.
-    Temperature 0: of the logits alone, and none of such a row."""
-    if temperature == 0.0:
-        return rank_rows(logits[None], k)[0][0]
-    return draw_scored(logits, temperature, state, k)[0]
-
-
-def draw_scored(
-    logits: Tensor, temperature: float, state: int, k: int, ids: Tensor | None = None
+def draw_row(
+    logits: Tensor, temperature: float, state: int, k: int = 1, ids: Tensor | None = None
 ) -> tuple[list[int], list[float]]:
-    """`draw_row` with the scores, of a row whose logit i is that of token ids[i]. ids: Int64[V], ascending;
-    None = i is token i."""
+    """The k largest of (logits − max) / temperature + noise over a whole row and these sums, largest first;
+    at temperature 0 of the logits alone. −inf is never chosen, so there may be fewer.
+
+    logits: Float32[V]; ids: Int64[V], the token of each, ascending, None = logit i is token i's. Raises
+    ValueError where the logits hold a NaN or +inf, or nothing above −inf.
+    """
     check("logits", logits, (None,), torch.float32)
     logits = logits.contiguous()
     if ids is not None:
@@ -55,4 +50,4 @@ def rank_rows(logits: Tensor, k: int) -> list[tuple[list[int], list[float]]]:
 
 def row_draw(logits: Tensor) -> RowDraw | None:
     """`draw_row` where it can serve such a row: the kernels are there and the row is on the CPU."""
-    return draw_row if logits.device.type == "cpu" and available() else None
+    return draw_row if logits.is_cpu and available() else None

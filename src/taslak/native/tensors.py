@@ -34,17 +34,19 @@ def address(tensor: Tensor | None) -> int:
 
 def check(name: str, tensor: Tensor, shape: Sequence[int | None], dtype: torch.dtype | None = None) -> Tensor:
     """`tensor` itself. `shape`: None = any size; `dtype`: None = any floating one. Raises ValueError."""
-    kind = tensor.dtype == dtype if dtype is not None else tensor.dtype.is_floating_point
-    sizes = len(shape) == tensor.dim() and all(
-        want is None or want == have for want, have in zip(shape, tensor.shape, strict=True)
-    )
-    if not (kind and sizes and tensor.device.type == "cpu"):
+    kind = tensor.dtype == dtype if dtype is not None else tensor.is_floating_point()
+    sizes = len(shape) == tensor.dim() and all(map(_fits, shape, tensor.shape))
+    if not (kind and sizes and tensor.is_cpu):
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(
             f"{name} is {tensor.dtype} {list(tensor.shape)} on {tensor.device}; "
             f"expected {dtype or 'floating'} [{wanted}] on cpu"
         )
     return tensor
+
+
+def _fits(want: int | None, have: int) -> bool:
+    return want is None or want == have
 
 
 def rows(name: str, tensor: Tensor, width: int, count: int | None = None) -> Tensor:

@@ -396,7 +396,7 @@ def test_draws_are_distributed_as_p(over: str) -> None:
 
 
 def test_top_is_drawing_without_replacement() -> None:
-    counts = Counter(tuple(FIVE.top(2, 2, Stream.DRAFT, i)) for i in range(DRAWS))
+    counts = Counter(tuple(FIVE.top(2, 2, Stream.DRAFT, i)[0]) for i in range(DRAWS))
     ids = FIVE.ids.tolist()
     pairs = {
         (ids[a], ids[b]): WEIGHTS[a] * WEIGHTS[b] / (1 - WEIGHTS[a]) for a, b in permutations(range(5), 2)
@@ -411,21 +411,22 @@ def test_top_is_drawing_without_replacement() -> None:
 def test_the_first_of_top_is_the_draw(logits: list[float], key: int, k: int) -> None:
     assume(max(logits) > -math.inf)
     d = distribution(torch.tensor(logits), [0], [], 1, Sampling(temperature=1.0))
-    top = d.top(k, key, Stream.TOKEN, 5)
+    top, scores = d.top(k, key, Stream.TOKEN, 5)
     assert top[0] == d.draw(key, Stream.TOKEN, 5)
-    assert len(top) == len(set(top)) == min(k, d.ids.numel())
+    assert len(top) == len(set(top)) == len(scores) == min(k, d.ids.numel())
+    assert scores == sorted(scores, reverse=True)
     left = d
     for token in top:  # each is the draw from what the earlier ones left
         assert left.draw(key, Stream.TOKEN, 5) == token
         rest = left.ids != token
         left = Distribution(left.ids[rest], left.z[rest])
-    assert d.top(0, key, Stream.TOKEN, 5) == []
+    assert d.top(0, key, Stream.TOKEN, 5) == ([], [])
 
 
 def test_a_single_token_needs_no_noise() -> None:
     one = Distribution(torch.tensor([6]), torch.zeros(1, dtype=torch.float64))
     assert one.draw(1, Stream.TOKEN, 0) == 6
-    assert one.top(3, 1, Stream.TOKEN, 0) == [6]
+    assert one.top(3, 1, Stream.TOKEN, 0)[0] == [6]
 
 
 def test_a_tokens_noise_is_addressed_by_its_id_not_its_place() -> None:

@@ -71,8 +71,8 @@ def test_c36_stopping_early_keeps_every_drawn_sibling() -> None:
 def test_a_sequence_the_model_cannot_serve_leaves_the_others_alone() -> None:
     """C38: one request's draft logits are NaN; its neighbour still accepts everything."""
     target, poisoned = tiny_model(4, layers=1), tiny_model(4, layers=1)
-    poisoned._embedding = poisoned._embedding.clone()
-    poisoned._embedding[60] = math.nan
+    poisoned._layers._embedding = poisoned._layers._embedding.clone()
+    poisoned._layers._embedding[60] = math.nan
     requests = [request([1, 2, 3], banned=(60,)), request([60, 2])]
     fine, other = decode(target, DraftModel(poisoned, 61), requests)
     assert fine.counts.acceptance_rate == 1.0

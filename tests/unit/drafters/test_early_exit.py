@@ -152,7 +152,7 @@ def test_siblings_stay_in_the_order_they_were_drawn(data: st.DataObject) -> None
         if children:
             base = Distribution.of_weights(draft.q[draft.q_row[children[0]]].double())
             position = v.position + len(draft.branch(node))
-            drawn = base.top(len(children), v.key, v.stream, position)
+            drawn = base.top(len(children), v.key, v.stream, position)[0]
             assert [draft.tokens[child] for child in children] == drawn
 
 
@@ -185,12 +185,12 @@ def test_every_row_runs_through_every_layer_once(monkeypatch: pytest.MonkeyPatch
     resumed = 0
     run = target._layers.run
 
-    def counted(first: int, last: int, x: Tensor, *rest: Any) -> Any:
+    def counted(first: int, last: int, x: Any, *rest: Any, **options: Any) -> Any:
         nonlocal resumed
-        resumed += x.shape[0] if first > 0 else 0
+        resumed += len(x) if first > 0 else 0
         for layer in range(first, last):
-            rows[layer] += x.shape[0]
-        return run(first, last, x, *rest)
+            rows[layer] += len(x)
+        return run(first, last, x, *rest, **options)
 
     monkeypatch.setattr(target._layers, "run", counted)
     for exit_layer, branch in itertools.product(range(1, LAYERS), (1, 3)):

@@ -49,7 +49,7 @@ def attend(
     sequences: list[Sequence], q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
 ) -> torch.Tensor:
     """q: Float32[R, heads, d]; keys, values: [slots, kv heads, d] -> [R, heads, d]."""
-    plan = extension.Plan([(s.pages, s.length, s.parents, s.rows) for s in sequences])
+    plan = extension.Plan([(s.pages, s.length, s.parents, s.rows, 0) for s in sequences])
     assert plan.rows == q.shape[0]
     q, out = q.contiguous(), torch.empty_like(q)
     slots, kv_heads, size = keys.shape
@@ -181,12 +181,13 @@ def test_write_rounds_as_pytorch_does() -> None:
 @pytest.mark.parametrize(
     ("share", "message"),
     [
-        (([0], 64, [-1], [0]), "pages"),
-        (([-1], 3, [-1], [0]), "negative"),
-        (([0], 3, [0], [0]), "parent"),
-        (([0], 3, [-1], [1]), "unknown"),
+        (([0], 64, [-1], [0], 0), "pages"),
+        (([-1], 3, [-1], [0], 0), "negative"),
+        (([0], 3, [0], [0], 0), "parent"),
+        (([0], 3, [-1], [1], 0), "unknown"),
+        (([0], 3, [-1], [0], -1), "positions"),
     ],
 )
-def test_plans_that_cannot_be(share: tuple[list[int], int, list[int], list[int]], message: str) -> None:
+def test_plans_that_cannot_be(share: tuple[list[int], int, list[int], list[int], int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         extension.Plan([share])

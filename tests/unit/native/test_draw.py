@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from taslak.core.noise import Stream, address, gumbel
 from taslak.core.sampling import Distribution, Sampling, distribution
 from taslak.native import set_threads, threads
-from taslak.native.draw import draw_row, draw_scored, draw_support, rank_rows
+from taslak.native.draw import draw_row, draw_support, rank_rows
 from tests.unit.native.paths import PATHS, on_path
 
 KEYS = st.integers(0, 2**64 - 1)
@@ -58,9 +58,9 @@ def test_a_row_gives_the_ids_that_the_distribution_gives(
     before = threads()
     set_threads(count)
     with on_path(path):
-        assert draw_row(logits, temperature, state) == [p.draw(key, stream, position)]
-        top = p.top(k, key, stream, position)
-        assert draw_row(logits, temperature, state, k) == top
+        assert draw_row(logits, temperature, state)[0] == [p.draw(key, stream, position)]
+        top, _ = p.top(k, key, stream, position)
+        assert draw_row(logits, temperature, state, k)[0] == top
         assert draw_support(p.ids, p.z, state, k) == top
     set_threads(before)
 
@@ -75,7 +75,7 @@ def test_ties_go_to_the_lower_id(path: str, seed: int, key: int, k: int, values:
     z = -1e30 * torch.randint(0, values, (200,), generator=generator).double()
     p = Distribution(ids, z)
     with on_path(path):
-        assert draw_support(ids, z, address(key, Stream.TOKEN, 3), k) == p.top(k, key, Stream.TOKEN, 3)
+        assert draw_support(ids, z, address(key, Stream.TOKEN, 3), k) == p.top(k, key, Stream.TOKEN, 3)[0]
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -88,8 +88,8 @@ def test_large_vocabularies(path: str, seed: int, key: int, spread: float, tempe
     with on_path(path):
         for position in range(3):
             state = address(key, Stream.TOKEN, position)
-            assert draw_row(logits, temperature, state) == [p.draw(key, Stream.TOKEN, position)]
-            assert draw_row(logits, temperature, state, 5) == p.top(5, key, Stream.TOKEN, position)
+            assert draw_row(logits, temperature, state)[0] == [p.draw(key, Stream.TOKEN, position)]
+            assert draw_row(logits, temperature, state, 5)[0] == p.top(5, key, Stream.TOKEN, position)[0]
 
 
 def test_extreme_noise_is_found() -> None:
@@ -100,7 +100,7 @@ def test_extreme_noise_is_found() -> None:
     state = address(key, Stream.TOKEN, position)
     best = int(g.argmax())
     z = torch.zeros(ids.numel(), dtype=torch.float64)
-    assert draw_support(ids, z, state, 50) == Distribution(ids, z).top(50, key, Stream.TOKEN, position)
+    assert draw_support(ids, z, state, 50) == Distribution(ids, z).top(50, key, Stream.TOKEN, position)[0]
     z = torch.full_like(z, -float(g.max()) - 3.0)
     z[best] = 0.0
     assert draw_support(ids, z, state) == [best]
@@ -113,10 +113,11 @@ def test_rows_that_no_token_can_be_drawn_from(path: str, bad: float, place: int)
     logits = torch.zeros(100)
     logits[place] = bad
     with on_path(path):
-        with pytest.raises(ValueError, match="the logits hold"):
-            draw_row(logits, 1.0, 1)
-        with pytest.raises(ValueError, match="banned"):
-            draw_row(torch.full((100,), -math.inf), 1.0, 1)
+        for temperature in (1.0, 0.0):
+            with pytest.raises(ValueError, match="the logits hold"):
+                draw_row(logits, temperature, 1)
+            with pytest.raises(ValueError, match="banned"):
+                draw_row(torch.full((100,), -math.inf), temperature, 1)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -138,8 +139,8 @@ def test_a_row_of_some_tokens_gives_their_ids_and_scores(
     p = Distribution(ids[inner.ids], inner.z)
     noisy = dict(zip(p.ids.tolist(), (p.z + gumbel(key, Stream.TOKEN, 4, p.ids)).tolist(), strict=True))
     with on_path(path):
-        found, scores = draw_scored(logits, temperature, address(key, Stream.TOKEN, 4), k, ids)
-    assert found == p.top(k, key, Stream.TOKEN, 4)
+        found, scores = draw_row(logits, temperature, address(key, Stream.TOKEN, 4), k, ids)
+    assert found == p.top(k, key, Stream.TOKEN, 4)[0]
     assert scores == pytest.approx([noisy[id] for id in found], rel=1e-12)
 
 
@@ -162,6 +163,8 @@ def test_ranking_gives_the_largest_and_their_softmax(
     logits[:, size // 2 + 1 :: 3] = -math.inf
     with on_path(path):
         ranked = rank_rows(logits, k)
+        at_zero = [draw_row(row, 0.0, 0, k)[0] if row.max() > -math.inf else [] for row in logits]
+    assert at_zero == [indices for indices, _ in ranked]
     for row, (indices, shares) in zip(logits, ranked, strict=True):
         order = torch.sort(row, descending=True, stable=True).indices.tolist()
         assert indices == [i for i in order if row[i] > -math.inf][:k]
@@ -176,7 +179,5 @@ def test_rows_that_can_not_be_ranked_give_nothing(path: str, bad: float) -> None
     logits[2] = -math.inf
     with on_path(path):
         ranked = rank_rows(logits, 2)
-        at_zero = [draw_row(row, 0.0, 0, 2) for row in logits]
     assert ranked[0] == ranked[2] == ([], [])
     assert ranked[1][0] == [0, 1]
-    assert at_zero == [[], [0, 1], []]

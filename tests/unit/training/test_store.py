@@ -98,8 +98,8 @@ def test_hidden_states_of_other_texts_or_another_model_are_not_used(tmp_path: Pa
 
 def test_numbers_beyond_float16_are_cut(tmp_path: Path) -> None:
     model = target()
-    model._embedding = model._embedding.clone()
-    model._embedding[7] = 1e6
+    model._layers._embedding = model._layers._embedding.clone()
+    model._layers._embedding[7] = 1e6
     store = fill(tmp_path, model, [Text([7, 1, 2], 1), Text([7, 1], 1, True)], ["layer.0"], {})
     assert abs(store.features["layer.0"][0]).max() == module.LARGEST
 
