@@ -51,6 +51,15 @@ def train(
             rich_help_panel=TEXTS,
         ),
     ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the model's hidden states are kept; runs on the same texts may share them. Default: "
+            "in OUT.",
+            rich_help_panel=TEXTS,
+        ),
+    ] = None,
     shard: Annotated[
         str | None,
         typer.Option(
@@ -157,10 +166,11 @@ def train(
         ),
     ] = None,
     init: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            metavar="DIR",
-            help="draft-model: a checkpoint of the same tokenizer to start from instead of the model.",
+            metavar="NAME",
+            help="What to go on from: a head of this kind, a folder or one that comes with taslak; for "
+            "draft-model the folder of a checkpoint of the same tokenizer.",
             rich_help_panel=HEAD,
         ),
     ] = None,
@@ -218,7 +228,6 @@ def train(
             "exit_layer": exit_layer,
             "rank": rank,
             "layers": _numbers("layers", layers),
-            "init": init,
         }
         options = TrainingOptions(
             kind=kind,
@@ -226,6 +235,8 @@ def train(
             model=model,
             prompts=prompts,
             texts=tuple(texts or ()),
+            store=store,
+            init=init,
             dtype=dtype,
             device=device,
             shard=None if shard is None else Shard.parse(shard),

@@ -52,6 +52,16 @@ class Kind(nn.Module):
         for parameter in self.parameters():
             parameter.copy_(parameter.to(SAVED))
 
+    @torch.no_grad()
+    def go_on(self, head: Head) -> None:
+        """Take over a trained head's numbers. Raises OptionError for one of another kind or shape."""
+        if head.config != self.config or head.tensors.keys() != self.state_dict().keys():
+            raise OptionError(
+                f"the {head.kind} head to go on from is {head.config}; expected {self.config}. Give the "
+                "settings it was trained with, or start afresh"
+            )
+        self.load_state_dict({name: tensor.float() for name, tensor in head.tensors.items()})
+
     def head(self, dtype: torch.dtype = torch.float32) -> Head:
         """What is trained so far, as the drafters read it."""
         assert self.config is not None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from taslak.drafters.formats import find_head, read_head
 from taslak.engine.step import FixedGamma
 from taslak.errors import OptionError
 from taslak.models.loading import DEFAULT_PACK
@@ -27,6 +28,9 @@ class TrainingOptions:
     prompts:       file or folder the target answers
     texts:         JSONL files of answers instead of the target's own
     out:           the folder of the head; what is kept between stages is in its `work`
+    store:         the folder of the hidden states, to be shared by runs on the same texts; None = in `work`
+    init:          what to go on from: the folder or name of a head of this kind; for a draft-model, the
+                   folder of a checkpoint
     dtype:         of the target's weights, "auto" = the checkpoint's own. Train with the one decoded with
     device:        "cpu" or "cuda"
     shard:         answer only this part of the prompts, and stop there
@@ -37,7 +41,7 @@ class TrainingOptions:
     evaluate:      held-out prompts decoded at the end, 0 = none
     gamma:         drafted depth there
     settings:      of the kind: medusa heads, blocks, unembedding; eagle ttt, feature_weight; eagle3 ttt,
-                   captures; early-exit exit_layer, rank; draft-model layers, init
+                   captures; early-exit exit_layer, rank; draft-model layers
     """
 
     kind: str
@@ -45,6 +49,8 @@ class TrainingOptions:
     model: str = DEFAULT_PACK
     prompts: Path | None = None
     texts: tuple[Path, ...] = ()
+    store: Path | None = None
+    init: str | None = None
     dtype: str = "auto"
     device: str = "cpu"
     shard: Shard | None = None
@@ -82,6 +88,8 @@ class TrainingOptions:
             raise OptionError(f"temperatures are {list(self.temperatures)}; expected some, none below 0")
         if self.draft_vocab is not None and self.draft_vocab < 0:
             raise OptionError(f"draft_vocab is {self.draft_vocab}; expected a number of tokens, 0 = all")
+        if self.draft_vocab is not None and self.init is not None:
+            raise OptionError("what a head from --init can say is settled already; leave draft_vocab out")
         if self.draft_vocab and not KINDS[self.kind].draft_vocab:
             raise OptionError(f"a {self.kind} says every token of the target's; leave draft_vocab out")
         if self.schedule.batch_tokens < self.max_length:
@@ -103,8 +111,20 @@ class TrainingOptions:
         return size if size < vocab_size else None
 
     def build(self, teacher: Teacher) -> Kind:
-        """The head to be trained. Raises OptionError for what this target can't have."""
-        return KINDS[self.kind].make(teacher, **{k: v for k, v in self.settings.items() if v is not None})
+        """The head to be trained. Raises OptionError for what this target can't have or `init` isn't."""
+        settings = {k: v for k, v in self.settings.items() if v is not None}
+        if self.init is None:
+            return KINDS[self.kind].make(teacher, **settings)
+        if self.kind == "draft-model":
+            return KINDS[self.kind].make(teacher, init=Path(self.init), **settings)
+        folder = find_head(self.init)
+        if folder is None:
+            raise OptionError(f"init is {self.init!r}; expected the folder or name of a {self.kind} head")
+        head = read_head(folder)
+        teacher.draft_ids = head.draft_ids
+        kind = KINDS[self.kind].make(teacher, **settings)
+        kind.go_on(head)
+        return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +141,6 @@ KINDS: dict[str, Trainable] = {
     "eagle": Trainable(Eagle, ("ttt", "feature_weight")),
     "eagle3": Trainable(Eagle3, ("ttt", "captures")),
     "early-exit": Trainable(EarlyExit, ("exit_layer", "rank")),
-    "draft-model": Trainable(DraftModel, ("layers", "init"), draft_vocab=False),
+    "draft-model": Trainable(DraftModel, ("layers",), draft_vocab=False),
 }
 """What can be trained, by the name of the method that drafts with it."""

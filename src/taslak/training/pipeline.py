@@ -1,7 +1,7 @@
 """From prompts to a head that drafts: the stages, each of which goes on where a kill stopped it.
 
     answers   the target answers the prompts                      OUT/work/answers.jsonl
-    features  its hidden states over the answers                  OUT/work/store/
+    features  its hidden states over the answers                  OUT/work/store/, or --store
     training  the head                                            OUT/work/checkpoint.pt
     saving    the head with provenance.json and curves.png        OUT/
     decoding  the held-out prompts, with the head and without     OUT/evaluation.json
@@ -89,6 +89,7 @@ class _Run:
         self._progress = progress
         self._fetching = fetching
         self._work = options.out / "work"
+        self._store = options.store or self._work / "store"
 
     def run(self) -> Trained:
         """One run at a time in a folder: a second one waits for its turn, and goes on from there."""
@@ -106,8 +107,8 @@ class _Run:
         self._world.wait()
         if o.shard is not None:
             return Trained(o.out, len(Answers(texts.file).read()), texts.too_long, [], None)
-        store = Store(self._work / "store")
-        trainer = self._trainer(store)
+        trainer = self._trainer()
+        store = trainer.store
         trainer.run(self._progress)
         evaluation = None
         if self._world.first:
@@ -133,7 +134,8 @@ class _Run:
         texts = self._answers(model, prompts, made_with)
         if o.shard is None:
             taken = texts_of(Answers(texts.file).read(), texts.held_out, o.max_length)
-            fill(self._work / "store", model.target, taken, kind.features, made_with, self._progress)
+            with storage.locked(self._store, self._fetching):
+                fill(self._store, model.target, taken, kind.features, made_with, self._progress)
         return texts
 
     def _answers(self, model: LanguageModel, prompts: list[Prompt], made_with: dict[str, Any]) -> _Texts:
@@ -192,16 +194,19 @@ class _Run:
         vocab_size = min(DecoderConfig.from_folder(folder).vocab_size, Tokenizer(folder).vocab_size)
         return Teacher(o.model, folder, vocab_size, draft_ids, self._world.device)
 
-    def _trainer(self, store: Store) -> Trainer:
+    def _trainer(self) -> Trainer:
         o = self._options
         teacher = self._teacher(None)
+        store = Store(self._store)
         size = o.draft_vocab_size(teacher.vocab_size)
         if size is not None:
             teacher.draft_ids = frequent(store.token_counts(teacher.vocab_size), size)
         torch.manual_seed(o.schedule.seed)
         kind = o.build(teacher).to(self._world.device)
+        store = Store(self._store, kind.features)
         identity = {
             "kind": o.kind,
+            "init": o.init,
             **{name: _plain(value) for name, value in o.settings.items()},
             "draft_vocab": size,
             **asdict(o.schedule),

@@ -1,7 +1,8 @@
 """The target's hidden states over texts, on disk: one memory-mapped array a feature, filled once.
 
 A folder: `meta.json` (what it was made from, how far it is), `tokens.i32`, and `<feature>.f16` of [rows, H]
-each. Filling goes on where a kill stopped it. Logits are not stored: a head's teacher is its target's last
+each. Filling goes on where a kill stopped it, and computes only the features that are not there yet: heads of
+several kinds may share a store. Logits are not stored: a head's teacher is its target's last
 hidden state through the lm_head.
 """
 
@@ -73,7 +74,8 @@ class Store:
     tokens:   Int32[rows]
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, features: Sequence[str] | None = None) -> None:
+        """features: the ones of interest, None = all there are."""
         meta = read_json(folder / "meta.json")
         self.digest: str = meta["texts"]
         self.width = int(meta["hidden_size"])
@@ -86,7 +88,7 @@ class Store:
         self.tokens: npt.NDArray[np.int32] = np.memmap(folder / "tokens.i32", np.int32, "r", shape=(rows,))
         self.features: dict[str, npt.NDArray[np.float16]] = {
             name: np.memmap(folder / f"{name}.f16", np.float16, "r", shape=(rows, self.width))
-            for name in meta["features"]
+            for name in (meta["features"] if features is None else features)
         }
 
     def length(self, index: int) -> int:
@@ -116,7 +118,7 @@ def fill(
 ) -> Store:
     """The store in `folder`, its missing part computed.
 
-    features:   the target's capture names
+    features:   the target's capture names; others that are there stay
     made_from:  what else the features depend on (the model, its dtype); a store made from other things,
                 or of other texts, is an OptionError
 
@@ -128,7 +130,6 @@ def fill(
     every = np.fromiter((token for text in texts for token in text.tokens), np.int32, rows)
     meta: dict[str, Any] = {
         **made_from,
-        "features": list(features),
         "hidden_size": target.hidden_size,
         "texts": hashlib.sha256(every.tobytes()).hexdigest(),
         "lengths": lengths,
@@ -136,18 +137,19 @@ def fill(
         "held_out": [int(text.held_out) for text in texts],
     }
     make_folder(folder)
-    done = _done(folder, meta)
-    if done is None:
-        done = 0
-        require_free(folder, size(rows, target.hidden_size, len(features)), f"the hidden states in {folder}")
+    there, filling, done = _found(folder, meta)
+    missing = [name for name in features if name not in there]
+    if missing and filling != missing:
+        filling, done = missing, 0
+        require_free(folder, size(rows, target.hidden_size, len(missing)), f"the hidden states in {folder}")
         with full_disk_is_an_error(folder, "hidden states"):
             every.tofile(folder / "tokens.i32")
-            for name in features:
+            for name in missing:
                 _reserve(folder / f"{name}.f16", rows * target.hidden_size * 2)
-        write_json(folder / "meta.json", {**meta, "done": 0})
-    if done < len(texts):
-        _compute(folder, target, texts, meta, done, progress)
-    return Store(folder)
+    if missing:
+        meta["features"] = there
+        _compute(folder, target, texts, meta, filling, done, progress)
+    return Store(folder, features)
 
 
 def size(rows: int, hidden_size: int, features: int) -> int:
@@ -155,18 +157,17 @@ def size(rows: int, hidden_size: int, features: int) -> int:
     return rows * (4 + 2 * hidden_size * features)
 
 
-def _done(folder: Path, meta: dict[str, Any]) -> int | None:
-    """Texts taken in so far; None where there is no store yet."""
+def _found(folder: Path, meta: dict[str, Any]) -> tuple[list[str], list[str], int]:
+    """Features that are there, those being computed, and how many texts they have taken in."""
     found = read_json(folder / "meta.json")
     if found is None:
-        return None
-    done = int(found.pop("done"))
+        return [], [], 0
     if different := [key for key in meta if found.get(key) != meta[key]]:
         raise OptionError(
             f"the hidden states in {folder} were made with another {', '.join(different)}; "
-            "remove that folder to compute them anew, or give another --out"
+            "remove that folder to compute them anew, or give another --store"
         )
-    return done
+    return found["features"], found["filling"], found["done"]
 
 
 def _reserve(path: Path, count: int) -> None:
@@ -183,28 +184,31 @@ def _compute(
     target: Target,
     texts: Sequence[Text],
     meta: dict[str, Any],
+    filling: Sequence[str],
     done: int,
     progress: Progress | None,
 ) -> None:
+    """The features `filling` of the texts from number `done` on."""
     total = sum(meta["lengths"])
     shape = (total, target.hidden_size)
-    arrays = {
-        name: np.memmap(folder / f"{name}.f16", np.float16, "r+", shape=shape) for name in meta["features"]
-    }
+    arrays = {name: np.memmap(folder / f"{name}.f16", np.float16, "r+", shape=shape) for name in filling}
+    write_json(folder / "meta.json", {**meta, "filling": filling, "done": done})
     row = flushed = sum(meta["lengths"][:done])
     while done < len(texts):
         if progress is not None:
             progress("hidden states", row, total)
         count = _fitting(texts, done)
-        for name, hidden in _features(target, texts[done : done + count], meta["features"]).items():
+        for name, hidden in _features(target, texts[done : done + count], filling).items():
             arrays[name][row : row + hidden.shape[0]] = hidden.clamp(-LARGEST, LARGEST).half().cpu().numpy()
         row += sum(meta["lengths"][done : done + count])
         done += count
         if row - flushed >= FLUSH_ROWS or done == len(texts):
             for array in arrays.values():
                 array.flush()  # before the note that says so
-            write_json(folder / "meta.json", {**meta, "done": done})
+            write_json(folder / "meta.json", {**meta, "filling": filling, "done": done})
             flushed = row
+    meta["features"] = [*meta["features"], *filling]
+    write_json(folder / "meta.json", {**meta, "filling": [], "done": 0})
     if progress is not None:
         progress("hidden states", total, total)
 

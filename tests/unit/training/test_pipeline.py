@@ -75,8 +75,7 @@ def asked(kind: str, out: object, model: object, prompts: object, **changes: Any
         model=str(model),
         prompts=Path(str(prompts)),
         settings=SETTINGS[kind],
-        draft_vocab=None if kind == "draft-model" else 200,
-        **{**SMALL, **changes},
+        **{"draft_vocab": None if kind == "draft-model" else 200, **SMALL, **changes},
     )
 
 
@@ -294,3 +293,38 @@ def test_a_missing_plotting_package_is_told_at_once(
 def test_the_curves_are_drawn(here: Path, tmp_path: Path) -> None:
     train(here_asked(here, "medusa", tmp_path, evaluate=0, plot=True))
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_training_goes_on_from_a_head(here: Path, tmp_path: Path) -> None:
+    """Its numbers are where the next run begins, its draft vocabulary stays; the hidden states are shared."""
+    shared = tmp_path / "shared"
+    first = here_asked(here, "eagle", tmp_path / "a", evaluate=0, store=shared)
+    train(first)
+    states = (shared / "final_norm.f16").stat().st_mtime_ns
+    hardly = Schedule(epochs=1, batch_tokens=80, learning_rate=1e-12)
+    again = here_asked(
+        here, "eagle", tmp_path / "b", evaluate=0, store=shared, init=str(tmp_path / "a"), draft_vocab=None
+    )
+    train(replace(again, schedule=hardly))
+    before, after = read_head(tmp_path / "a"), read_head(tmp_path / "b")
+    assert before.draft_ids is not None
+    assert torch.equal(before.draft_ids, after.draft_ids)
+    for name, tensor in before.tensors.items():
+        assert torch.allclose(tensor.float(), after.tensors[name].float(), atol=1e-6), name
+    assert (shared / "final_norm.f16").stat().st_mtime_ns == states
+    assert not (tmp_path / "b" / "work" / "store").exists()
+
+
+def test_what_can_not_be_gone_on_from_is_told(here: Path, tmp_path: Path) -> None:
+    train(here_asked(here, "medusa", tmp_path / "a", evaluate=0))
+    made = str(tmp_path / "a")
+    with pytest.raises(OptionError, match="leave draft_vocab out"):
+        here_asked(here, "medusa", tmp_path / "b", init=made)
+    for kind, init, settings, message in (
+        ("eagle", made, {}, "medusa head to go on from"),
+        ("medusa", made, {"heads": 3}, "heads=2"),
+        ("medusa", str(here), {}, "expected the folder or name of a medusa head"),
+    ):
+        options = here_asked(here, kind, tmp_path / "b", evaluate=0, init=init, draft_vocab=None)
+        with pytest.raises(OptionError, match=message):
+            train(replace(options, settings=settings))

@@ -92,8 +92,30 @@ def test_hidden_states_of_other_texts_or_another_model_are_not_used(tmp_path: Pa
         make_store(tmp_path, texts(length=21))
     with pytest.raises(OptionError, match="made with another model"):
         fill(tmp_path, target(), texts(), FEATURES, {"model": "other"})
-    with pytest.raises(OptionError, match="made with another features"):
-        fill(tmp_path, target(), texts(), FEATURES[:1], {"model": "tiny"})
+
+
+def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
+    """Two kinds of heads share a store: the second adds its own features, the first's stay as they are."""
+    whole = make_store(tmp_path / "whole")
+    first = fill(tmp_path / "s", target(), texts(), FEATURES[:1], {"model": "tiny"})
+    assert list(first.features) == [FEATURES[0]]
+    before = (tmp_path / "s" / f"{FEATURES[0]}.f16").stat().st_mtime_ns
+    names: list[tuple[str, ...]] = []
+    model = target()
+    forward = model.forward
+
+    def noted(batch, **options):  # type: ignore[no-untyped-def]
+        names.append(tuple(options["capture"]))
+        return forward(batch, **options)
+
+    model.forward = noted  # type: ignore[method-assign]
+    wanted = [FEATURES[0], FEATURES[2]]
+    second = fill(tmp_path / "s", model, texts(), wanted, {"model": "tiny"})
+    assert set(names) == {(FEATURES[2],)}
+    assert (tmp_path / "s" / f"{FEATURES[0]}.f16").stat().st_mtime_ns == before
+    for name in wanted:
+        assert (second.features[name][:] == whole.features[name][:]).all()
+    assert set(Store(tmp_path / "s").features) == set(wanted)
 
 
 def test_numbers_beyond_float16_are_cut(tmp_path: Path) -> None:
