@@ -47,6 +47,7 @@ Layers::Layers(Shape shape, std::vector<Layer> layers, Ends ends)
         check(*layer.up.weight, "up", shape.inner, shape.hidden);
         check(*layer.down.weight, "down", shape.hidden, shape.inner);
     }
+    if (ends_.fuse.weight) check(*ends_.fuse.weight, "fuse", shape.hidden, 2 * shape.hidden);
     if (ends_.embedding) check(*ends_.embedding, "embedding", ends_.embedding->n, shape.hidden);
     if (ends_.head) check(*ends_.head, "head", ends_.head->n, shape.hidden);
 }
@@ -74,12 +75,7 @@ void Layers::run(int first, int last, const Pass& pass, Pool& pool) {
         std::copy_n(pass.sin + at, shape_.rotary, &sin_[r * shape_.rotary]);
     }
 
-    if (pass.tokens) {
-        check(ends_.embedding, "there is no embedding");
-        unpack_rows(*ends_.embedding, pass.tokens, std::int64_t(rows), x_.data());
-    } else {
-        std::copy_n(pass.x, x_.size(), x_.data());
-    }
+    start(pass, pool);
     if (float* to = capture(pass, 0)) std::copy(x_.begin(), x_.end(), to);
     const std::int64_t layer_bytes = pass.slots * std::int64_t(kv) * (pass.half ? 2 : 4);
     for (int i = first; i < last; ++i) {
@@ -92,10 +88,29 @@ void Layers::run(int first, int last, const Pass& pass, Pool& pool) {
     finish(pass, pool);
 }
 
+void Layers::start(const Pass& pass, Pool& pool) {
+    if (!pass.tokens) {
+        std::copy_n(pass.x, x_.size(), x_.data());
+        return;
+    }
+    check(ends_.embedding, "there is no embedding");
+    const int rows = pass.plan->rows(), hidden = shape_.hidden;
+    unpack_rows(*ends_.embedding, pass.tokens, rows, x_.data());
+    if (!pass.x) return;
+    check(ends_.fuse.weight, "there is nothing that fuses tokens and hidden states");
+    wide_.resize(std::size_t(rows) * 2 * std::size_t(hidden));
+    for (int r = 0; r < rows; ++r) {
+        float* to = &wide_[std::size_t(r) * 2 * std::size_t(hidden)];
+        std::copy_n(&pass.x[std::size_t(r) * hidden], hidden, std::copy_n(&x_[std::size_t(r) * hidden], hidden, to));
+    }
+    activations_.set(wide_.data(), rows, 2 * hidden, 2 * hidden);
+    linear(activations_, {ends_.fuse.weight, ends_.fuse.bias, nullptr, x_.data(), hidden}, pool);
+}
+
 void Layers::finish(const Pass& pass, Pool& pool) {
     const int rows = pass.plan->rows(), wanted = int(pass.wanted.size()), hidden = shape_.hidden;
     float* all = capture(pass, layers_.size() + 1);
-    check(ends_.norm || !(all || wanted), "there is no last norm");
+    check(ends_.norm || !all, "there is no last norm");
     if (all) rms_norm(x_.data(), ends_.norm, shape_.eps, rows, hidden, all, pool);
     if (!wanted) return;
     check(ends_.head, "there is no head");
@@ -103,7 +118,7 @@ void Layers::finish(const Pass& pass, Pool& pool) {
         check(pass.wanted[i] >= 0 && pass.wanted[i] < rows, "a wanted row isn't one of the pass");
         std::copy_n((all ? all : x_.data()) + std::size_t(pass.wanted[i]) * hidden, hidden, &normed_[std::size_t(i) * hidden]);
     }
-    if (!all) rms_norm(normed_.data(), ends_.norm, shape_.eps, wanted, hidden, normed_.data(), pool);
+    if (ends_.norm && !all) rms_norm(normed_.data(), ends_.norm, shape_.eps, wanted, hidden, normed_.data(), pool);
     activations_.set(normed_.data(), wanted, hidden, hidden);
     linear(activations_, {ends_.head, nullptr, nullptr, pass.logits, ends_.head->n}, pool);
 }

@@ -27,7 +27,8 @@ struct Layer {
 // What stands before the layers and behind them. Each may be missing where no pass asks for it.
 struct Ends {
     const Packed* embedding = nullptr;  // [vocabulary, hidden]
-    const float* norm = nullptr;        // [hidden]
+    Linear fuse;                        // [hidden, 2 hidden]: makes one row of a token's embedding and a hidden state
+    const float* norm = nullptr;        // [hidden]; null: the head reads the rows as they are
     const Packed* head = nullptr;       // [vocabulary, hidden]
 };
 
@@ -40,8 +41,8 @@ struct Shape {
 // The rows of a pass and what they read and write.
 struct Pass {
     const Plan* plan;
-    const std::int64_t* tokens;  // [rows], to be embedded; or null, and
-    const float* x;              // [rows, hidden], the first layer's input
+    const std::int64_t* tokens;  // [rows], to be embedded, or null
+    const float* x;              // [rows, hidden], or null: hidden states. Both are fused, one is the layers' input
     const float* cos;            // [positions, rotary], the rotation of each position
     const float* sin;
     std::int64_t positions;
@@ -49,7 +50,7 @@ struct Pass {
     void* values;
     bool half;
     std::int64_t slots;
-    // Where an output goes, [rows, hidden], or null: the embedding's, each layer's, the last norm's. May be shorter.
+    // Where rows go, [rows, hidden], or null: the layers' input, each one's output, the last norm's. May be shorter.
     std::vector<float*> captures;
     const float* beside = nullptr;  // [rows, columns of q, k and v past hidden]: what they read before the row itself
     std::vector<int> wanted;        // rows that get logits
@@ -68,6 +69,7 @@ class Layers {
     void run(int first, int last, const Pass& pass, Pool& pool);
 
    private:
+    void start(const Pass& pass, Pool& pool);
     void finish(const Pass& pass, Pool& pool);
     // What q, k and v read: the rows, normed where the layer norms them, behind what stands beside them.
     const float* input(const Layer& layer, const Pass& pass, Pool& pool);

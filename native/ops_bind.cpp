@@ -114,13 +114,14 @@ void bind_ops(nb::module_& m) {
     nb::class_<Layers>(m, "Layers")
         .def("__init__",
              [](Layers* self, int hidden, int inner, int heads, int kv_heads, int head_size, int rotary, float eps,
-                const std::vector<LayerTuple>& layers, const Packed* embedding, Address norm, const Packed* head) {
+                const std::vector<LayerTuple>& layers, const Packed* embedding, const Packed* fuse, Address fuse_bias,
+                Address norm, const Packed* head) {
                  new (self) Layers({hidden, inner, heads, kv_heads, head_size, rotary, eps}, make_layers(layers),
-                                   {embedding, in(norm), head});
+                                   {embedding, {fuse, in(fuse_bias)}, in(norm), head});
              },
              "hidden"_a, "inner"_a, "heads"_a, "kv_heads"_a, "head_size"_a, "rotary"_a, "eps"_a, "layers"_a,
-             "embedding"_a.none(), "norm"_a, "head"_a.none())
-        // tokens: empty, or what is embedded instead of x; captures: (layers behind which, address of [rows, hidden])
+             "embedding"_a.none(), "fuse"_a.none(), "fuse_bias"_a, "norm"_a, "head"_a.none())
+        // tokens: may be empty; captures: (layers behind which, address of [rows, hidden])
         .def("run",
              [](Layers& self, int first, int last, const Plan& plan, const std::vector<std::int64_t>& tokens, Address x,
                 Address cos, Address sin, std::int64_t positions, Address keys, Address values, bool half,

@@ -59,6 +59,8 @@ class Layers:
         eps: float,
         layers: Sequence[tuple[int, int, Sequence[PackedMatrix], Sequence[int]]],
         embedding: PackedMatrix | None,
+        fuse: PackedMatrix | None,
+        fuse_bias: int,
         norm: int,
         head: PackedMatrix | None,
     ) -> None: ...  # layers: (input norm, post norm, [q, k, v, o, gate, up, down], their biases)

@@ -22,7 +22,7 @@ from taslak.models.cache import Block
 from taslak.models.decoder import Decoder
 from tests.support.decoding import GAMMAS, Bytes, Letters, decode, plain, request, whole
 from tests.support.scripted import Scripted, flip, nothing, oracle
-from tests.support.tiny import near_model, random_weights, tiny_config, tiny_model
+from tests.support.tiny import near_model, poison, random_weights, tiny_config, tiny_model
 
 MODEL = tiny_model(1)
 PROMPT = [1, 2, 3, 1, 2]
@@ -408,8 +408,7 @@ def test_c38_a_failing_drafter_never_touches_the_answer(how: str, verify: str) -
 
 def test_a_nan_row_fails_its_request_alone() -> None:
     poisoned = tiny_model(1)
-    poisoned._layers._embedding = poisoned._layers._embedding.clone()
-    poisoned._layers._embedding[60] = math.nan
+    poison(poisoned, 60, math.nan)
     good = request(PROMPT, banned=(60,))
     bad = request([1, 60])
     fine, failed = decode(poisoned, None, [good, bad])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from taslak.models.config import DecoderConfig, RopeConfig
 from taslak.models.decoder import Decoder
+from taslak.models.layers import TorchLayers
 
 
 def tiny_config(family: str = "llama", **changes: object) -> DecoderConfig:
@@ -61,3 +64,14 @@ def near_model(seed: int = 0, noise: float = 0.05, *, exact: bool = True, **chan
     other = random_weights(config, seed + 1000)
     mixed = {name: weight + noise * other[name] for name, weight in weights.items()}
     return Decoder(config, mixed, exact=exact)
+
+
+def poison(model: Decoder, token: int, value: float) -> None:
+    """Every number of this token's embedding becomes `value`; the head, tied or not, stays as it is."""
+    layers = model._layers
+    assert isinstance(layers, TorchLayers)
+    embedding = layers._ends.embedding
+    assert embedding is not None
+    embedding = embedding.clone()
+    embedding[token] = value
+    layers._ends = replace(layers._ends, embedding=embedding)

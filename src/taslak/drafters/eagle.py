@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -44,14 +45,15 @@ class _State:
     cache:    K/V of the rows run, the first of them at position `base`
     tokens:   the committed tokens up to the one the last row reads: row t reads tokens[t + 1]
     waiting:  [n, F] features of rows that haven't been run
-    tip:      [H] what the last row gave; None where no row was run, or the last one was cut off
+    tip:      [H] what the last row gave, and its logits [Vd]; None where no row was run, or the last one was
+              cut off
     """
 
     cache: Block
     base: int = 0
     tokens: list[int] = field(default_factory=list)
     waiting: list[Tensor] = field(default_factory=list)
-    tip: Tensor | None = None
+    tip: tuple[Tensor, Tensor] | None = None
 
     @property
     def rows_waiting(self) -> int:
@@ -182,12 +184,11 @@ class Eagle:
             shares.append(Share(state.cache, range(n), state.base))
         features = torch.cat([features for state in states for features in state.waiting])  # [R, F]
         hidden = self._network.fuse(features)
-        out = self._network.run(tokens, hidden, shares)
-        row = 0
-        for state, share in zip(states, shares, strict=True):
-            row += len(share.nodes)
+        ends = [end - 1 for end in accumulate(len(share.nodes) for share in shares)]
+        out, logits = self._network.run(tokens, hidden, shares, ends)
+        for number, (state, share, end) in enumerate(zip(states, shares, ends, strict=True)):
             state.cache.keep(share.nodes)
-            state.tip = out[row - 1]
+            state.tip = out[end], logits[number]
             state.waiting = []
 
 
@@ -198,8 +199,9 @@ class _Level:
         self._network = network
         self._states = states
         self._trees = trees
-        self._out = torch.stack([state.tip for state in states if state.tip is not None])
-        """[R, H] what the last level's rows gave."""
+        tips = [state.tip for state in states if state.tip is not None]
+        self._out, self._logits = (torch.stack(tensors) for tensors in zip(*tips, strict=True))
+        """[R, H] what the last level's rows gave, and their logits, [R, Vd]."""
         self._rows: dict[tuple[int, int], int] = {(i, ROOT): i for i in range(len(states))}
         """Row of each expanded node in `_out`."""
         self._nodes: dict[tuple[int, int], int] = {(i, ROOT): -1 for i in range(len(states))}
@@ -209,7 +211,7 @@ class _Level:
         """See `grow`. The frontier is in the order of the trees."""
         if frontier[0][1] != ROOT:
             self._run(frontier)
-        return self._network.logits(self._out), [self._rows[key] for key in frontier]
+        return self._logits, [self._rows[key] for key in frontier]
 
     def _run(self, frontier: Frontier) -> None:
         tokens = []
@@ -232,7 +234,7 @@ class _Level:
         self._nodes = dict(zip(frontier, at, strict=True))
         self._rows = {key: row for row, key in enumerate(frontier)}
         hidden = self._out[above]
-        self._out = self._network.run(tokens, hidden, shares)
+        self._out, self._logits = self._network.run(tokens, hidden, shares, range(len(tokens)))
 
 
 def _build(kind: str, target: Target, options: DrafterOptions) -> Drafter:

@@ -17,7 +17,7 @@ from taslak.errors import CheckpointError
 from taslak.models.cache import Block, Pool
 from taslak.models.config import DecoderConfig
 from taslak.models.decoder import FINAL_NORM, layer_feature
-from taslak.models.layers import NORMS, PRODUCTS, norm_name, weight_name
+from taslak.models.layers import NORMS, PRODUCTS, Ends, norm_name, weight_name
 from taslak.models.ops import Share
 from taslak.models.target import Target
 
@@ -32,7 +32,6 @@ class EagleNetwork:
     def __init__(self, target: Target, head: Head) -> None:
         config = head.config
         assert isinstance(config, EagleConfig | Eagle3Config)
-        self._target = target
         self._kernels = kernels = target.kernels
         self._eps = config.layer.norm_eps
         self._fused = isinstance(config, Eagle3Config)
@@ -40,22 +39,26 @@ class EagleNetwork:
 
         tensors = head.tensors
         vectors = {n: kernels.vector(tensors[n]) for n in tensors if n.endswith(("norm.weight", "bias"))}
-        self._fc = kernels.pack(tensors["fc.weight"])
-        self._fc_bias = vectors.get("fc.bias")
-        self._norm = vectors.get("norm.weight")
-        own = tensors.get(EMBEDDING)
-        self._embedding = None if own is None else kernels.vector(own[: target.vocab_size])
         self._beside_norm = self._hidden_norm = None
         self._normed_residual = False
+        own = tensors.get(EMBEDDING)
+        embedding = target.ends.embedding if own is None else kernels.vector(own[: target.vocab_size])
+        norm = vectors.get("norm.weight")
+        fc = kernels.pack(tensors["fc.weight"])
         if isinstance(config, Eagle3Config):
+            self._fc = fc
             self.features = tuple(map(layer_feature, _captures(config, head, target)))
-            self._head = kernels.pack(_cut(tensors["lm_head.weight"], target, self.ids))
+            unembedding = kernels.pack(_cut(tensors["lm_head.weight"], target, self.ids))
+            ends = Ends(embedding, norm=norm, head=unembedding)
             self._beside_norm = vectors["layer.input_norm.weight"]
             self._hidden_norm = vectors["layer.hidden_norm.weight"]
             self._normed_residual = config.norm_before_residual
+            self._handed = 0  # the layer's output
         else:
             self.features = (FINAL_NORM,)
-            self._head = None if self.ids is None else kernels.pack(target.unembedding(self.ids))
+            unembedding = target.ends.head if self.ids is None else kernels.pack(target.unembedding(self.ids))
+            ends = Ends(embedding, fc, vectors.get("fc.bias"), norm, unembedding)
+            self._handed = 0 if norm is None else 1  # the last norm's, where there is one
 
         shape = DecoderConfig(
             family="llama",
@@ -72,7 +75,7 @@ class EagleNetwork:
             tied=True,
         )
         self.pool = Pool(1, shape.kv_heads, shape.head_size, target.dtype, target.device)
-        self._layers = kernels.layers(shape, self._layer_weights(tensors), self.pool)
+        self._layers = kernels.layers(shape, self._layer_weights(tensors), ends, self.pool)
 
     def _layer_weights(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Under the names `Layers` reads. EAGLE-3's layer norms the hidden state where others norm the input,
@@ -97,41 +100,36 @@ class EagleNetwork:
         """The target's features side by side, [R, F], as rows that `run` takes, [R, H]."""
         return self._kernels.linear(features, self._fc) if self._fused else features
 
-    def run(self, tokens: Sequence[int], hidden: Tensor, shares: Sequence[Share]) -> Tensor:
+    def run(
+        self, tokens: Sequence[int], hidden: Tensor, shares: Sequence[Share], wanted: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
         """Rows of several sequences, in the order of `shares`; their nodes must be in the blocks already.
 
         tokens:  [R] the token each row reads, that after its own position
         hidden:  [R, H] fused features, or what `run` gave for the row before
+        wanted:  rows that get logits
 
-        -> [R, H]: the next features, to be fed back and given to `logits`. K/V of the rows is written.
+        -> [R, H] the next features, to be fed back, and Float32[W, Vd]. K/V of the rows is written.
         """
-        embedded = self._embed(torch.tensor(tokens, device=self._kernels.device))  # [R, H]
         if not self._fused:
-            x = self._kernels.linear(torch.cat((embedded, hidden), dim=-1), self._fc, self._fc_bias)
-            out = self._layers.run(0, 1, x, shares, capture=(0,)).captured[0]
-            return out if self._norm is None else self._kernels.norm(out, self._norm, self._eps)
-        assert self._beside_norm is not None
-        beside = self._kernels.norm(embedded, self._beside_norm, self._eps)
-        if self._normed_residual and self._hidden_norm is not None:
-            hidden = self._kernels.norm(hidden, self._hidden_norm, self._eps)
-        return self._layers.run(0, 1, hidden, shares, capture=(0,), beside=beside).captured[0]
-
-    def logits(self, out: Tensor) -> Tensor:
-        """[R, H] that `run` gave -> Float32[R, Vd]."""
-        if self._fused and self._norm is not None:
-            out = self._kernels.norm(out, self._norm, self._eps)
-        if self._head is None:
-            return self._target.logits(out)
-        return self._kernels.linear(out, self._head).float()
+            ran = self._layers.run(
+                0, 1, shares, tokens=tokens, hidden=hidden, capture=(self._handed,), wanted=wanted
+            )
+        else:
+            assert self._beside_norm is not None
+            embedded = self._layers.embed(torch.tensor(tokens, device=self._kernels.device))  # [R, H]
+            beside = self._kernels.norm(embedded, self._beside_norm, self._eps)
+            if self._normed_residual and self._hidden_norm is not None:
+                hidden = self._kernels.norm(hidden, self._hidden_norm, self._eps)
+            ran = self._layers.run(
+                0, 1, shares, hidden=hidden, beside=beside, capture=(self._handed,), wanted=wanted
+            )
+        assert ran.logits is not None
+        return ran.captured[self._handed], ran.logits
 
     def allocate(self) -> Block:
         """A cache for one sequence; it grows by `reserve`."""
         return self.pool.allocate(0)
-
-    def _embed(self, tokens: Tensor) -> Tensor:
-        if self._embedding is None:
-            return self._target.embed(tokens)
-        return torch.nn.functional.embedding(tokens, self._embedding)
 
 
 def _captures(config: Eagle3Config, head: Head, target: Target) -> tuple[int, ...]:

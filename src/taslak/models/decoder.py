@@ -14,7 +14,7 @@ from torch import Tensor
 from taslak.models.cache import Block, Pool
 from taslak.models.config import DecoderConfig
 from taslak.models.kernels import Kernels, NativeKernels, TorchKernels
-from taslak.models.layers import EMBEDDED, HEAD, Layers, Ran, TorchLayers, weight_name
+from taslak.models.layers import EMBEDDED, HEAD, Ends, Layers, Ran, TorchLayers, weight_name
 from taslak.models.native_ops import NativeLayers
 from taslak.models.ops import Quick, Share
 from taslak.models.reference import Reference
@@ -77,6 +77,7 @@ class Decoder:
         self.pool = Pool(config.layers, config.kv_heads, config.head_size, dtype, self.device, cache_bytes)
         self.dtype = dtype
         self.cache_limit = self.pool.limit
+        norm = tensors["model.norm.weight"]
         self.weight_bytes = sum(weight.nbytes for weight in weights.values())
         # beside a head of its own, rows of the embedding are looked up, and the table isn't read
         self.pass_bytes = self.weight_bytes - (embedding.nbytes if HEAD in weights else 0)
@@ -86,17 +87,17 @@ class Decoder:
             head = weights.get(HEAD, embedding)
             if isinstance(head, Packed):
                 head = head.first(min(self.vocab_size, head.shape[0]))
-            self._layers = NativeLayers(config, {**weights, HEAD: head}, self.pool)
+            self.ends = Ends(embedding, norm=norm, head=head)
+            self._layers = NativeLayers(config, weights, self.ends, self.pool)
             inner = weights[weight_name(0, "down")]
             wide = isinstance(inner, Packed) and inner.kind == "bfloat16"
             self.kernels = NativeKernels("bfloat16" if wide else "int8")
-            self._head: Tensor | Packed = head
         else:
             rows = tensors["model.embed_tokens.weight" if config.tied else HEAD][: self.vocab_size]
             ops = Reference(self.device) if exact else Quick(dtype, self.device)
-            self._layers = TorchLayers(config, tensors, rows, self.pool, ops)
+            self.ends = Ends(embedding, norm=norm, head=rows)
+            self._layers = TorchLayers(config, tensors, self.ends, self.pool, ops)
             self.kernels = TorchKernels(rows.dtype, self.device)
-            self._head = rows
         self._points = {EMBEDDING: EMBEDDED, FINAL_NORM: self.layers}
         self._points |= {layer_feature(layer): layer for layer in range(self.layers)}
         self.width_invariant = self._layers.width_invariant
@@ -122,7 +123,7 @@ class Decoder:
             ran = self._join(tokens, batch, segments, points, wanted)
         else:
             shares = [Share(rows.cache, numbers) for rows, numbers in zip(batch, nodes, strict=True)]
-            ran = self._layers.run(first, last, tokens, shares, capture=points, wanted=wanted)
+            ran = self._layers.run(first, last, shares, tokens=tokens, capture=points, wanted=wanted)
         logits = torch.empty((0, self.vocab_size), device=self.device) if ran.logits is None else ran.logits
         return Output(logits, {names[point]: hidden for point, hidden in ran.captured.items()})
 
@@ -136,7 +137,8 @@ class Decoder:
         return self._layers.logits(x)
 
     def unembedding(self, ids: Tensor) -> Tensor:
-        head = self._head
+        head: Tensor | Packed | None = self.ends.head
+        assert head is not None
         return head.rows(ids) if isinstance(head, Packed) else head[ids]
 
     def _segments(
@@ -176,8 +178,8 @@ class Decoder:
             ran = self._layers.run(
                 segment.first,
                 segment.last,
-                _resumed(x[pick], batch, pick, segment.first),
                 segment.shares,
+                hidden=_resumed(x[pick], batch, pick, segment.first),
                 capture={end, *_within(points, segment.first, segment.last, self.layers)},
                 wanted=wanted if segment.last == self.layers else (),
             )

@@ -8,21 +8,18 @@ Always the quick path: what a head computes can cost acceptance, never a bit of 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from taslak.models.cache import Pool
 from taslak.models.config import DecoderConfig
-from taslak.models.layers import PRODUCTS, Layers, TorchLayers, weight_name
+from taslak.models.layers import PRODUCTS, Ends, Layers, Matrix, TorchLayers, weight_name
 from taslak.models.native_ops import NativeLayers, rms_norm
 from taslak.models.ops import Quick
 from taslak.native import Packed, linear
 from taslak.native.packed import GROUP
-
-Matrix = Any
-"""What `pack` gives and `linear` reads: a Tensor or a Packed."""
 
 
 class Kernels(Protocol):
@@ -47,8 +44,8 @@ class Kernels(Protocol):
         """RMSNorm. [R, H] -> [R, H]."""
         ...
 
-    def layers(self, config: DecoderConfig, weights: Mapping[str, Tensor], pool: Pool) -> Layers:
-        """Layers without head and last norm, from floating tensors under Hugging Face names."""
+    def layers(self, config: DecoderConfig, weights: Mapping[str, Tensor], ends: Ends, pool: Pool) -> Layers:
+        """From floating tensors under Hugging Face names; what is in `ends` is ready to be read."""
         ...
 
 
@@ -71,8 +68,8 @@ class TorchKernels:
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return self._ops.norm(x, weight, eps)
 
-    def layers(self, config: DecoderConfig, weights: Mapping[str, Tensor], pool: Pool) -> Layers:
-        return TorchLayers(config, {n: self.vector(w) for n, w in weights.items()}, None, pool, self._ops)
+    def layers(self, config: DecoderConfig, weights: Mapping[str, Tensor], ends: Ends, pool: Pool) -> Layers:
+        return TorchLayers(config, {n: self.vector(w) for n, w in weights.items()}, ends, pool, self._ops)
 
 
 class NativeKernels:
@@ -98,7 +95,7 @@ class NativeKernels:
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return rms_norm(x, weight, eps)
 
-    def layers(self, config: DecoderConfig, weights: Mapping[str, Tensor], pool: Pool) -> Layers:
+    def layers(self, config: DecoderConfig, weights: Mapping[str, Tensor], ends: Ends, pool: Pool) -> Layers:
         matrices = {weight_name(layer, name) for layer in range(config.layers) for name in PRODUCTS}
         ready = {name: self.pack(w) if name in matrices else self.vector(w) for name, w in weights.items()}
-        return NativeLayers(config, ready, pool)
+        return NativeLayers(config, ready, ends, pool)

@@ -33,8 +33,6 @@ PRODUCTS = {
 NORMS = {"input_norm": "input_layernorm", "post_norm": "post_attention_layernorm"}
 """A layer's norms, and what a checkpoint calls each."""
 
-EMBEDDING = "model.embed_tokens.weight"
-FINAL_NORM = "model.norm.weight"
 HEAD = "lm_head.weight"
 
 
@@ -49,8 +47,29 @@ def norm_name(layer: int, norm: str) -> str:
 
 
 EMBEDDED = -1
-"""In `capture`: the output of the embedding. A layer's number is its output, the number of layers the last
+"""In `capture`: what the first layer reads. A layer's number is its output, the number of layers the last
 norm's."""
+
+Matrix = Any
+"""A Tensor or a Packed, [N, K]: as the kernels at hand read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """What stands before some layers and behind them. Each may be missing where it is never asked for.
+
+    embedding:   [V, H]
+    fuse:        [H, 2 H], makes one row of a token's embedding and a hidden state
+    fuse_bias:   [H]
+    norm:        [H], of what the head reads; None: that reads the rows as they are
+    head:        [V, H], or of fewer tokens
+    """
+
+    embedding: Matrix | None = None
+    fuse: Matrix | None = None
+    fuse_bias: Tensor | None = None
+    norm: Tensor | None = None
+    head: Matrix | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +85,7 @@ class Ran:
 
 
 class Layers(Protocol):
-    """The embedding of one model, its layers, last norm and head. All hidden states have `dtype`."""
+    """Layers and their ends. All hidden states have `dtype`."""
 
     width_invariant: bool
     dtype: torch.dtype
@@ -75,21 +94,24 @@ class Layers(Protocol):
         self,
         first: int,
         last: int,
-        x: Tensor | Sequence[int],
         shares: Sequence[Share],
         *,
+        tokens: Sequence[int] = (),
+        hidden: Tensor | None = None,
+        beside: Tensor | None = None,
         capture: Collection[int] = (),
         wanted: Sequence[int] = (),
-        beside: Tensor | None = None,
     ) -> Ran:
         """Layers [first, last); writes the rows' K/V before anyone reads it.
 
-        x:        Float[R, H] hidden states, not modified; or the R tokens, which are embedded first
         shares:   the rows' sequences, in the order of the rows
-        capture:  outputs to give: of these layers, EMBEDDED (of tokens), or the number of layers for the last
-                  norm of all rows
-        wanted:   rows that get last norm and logits
+        tokens:   [R], to be embedded
+        hidden:   Float[R, H], not modified. One of them is what the first layer reads; given both, they are
+                  fused
         beside:   [R, B], what stands before the (normed) rows where q, k and v read B + H columns
+        capture:  outputs to give: of these layers, EMBEDDED, or the number of layers for the last norm of all
+                  rows
+        wanted:   rows that get last norm and logits
         """
         ...
 
@@ -156,43 +178,38 @@ class _Where:
 
 
 class TorchLayers:
-    """In PyTorch, the arithmetic done by `ops`. Embedding, last norm and `head` ([V, H]) may be missing where
-    they are never asked for; `pool` holds the layers' K/V."""
+    """In PyTorch, the arithmetic done by `ops`. `pool` holds the K/V; weights: by Hugging Face name."""
 
     def __init__(
-        self, config: DecoderConfig, weights: Mapping[str, Tensor], head: Tensor | None, pool: Pool, ops: Ops
+        self, config: DecoderConfig, weights: Mapping[str, Tensor], ends: Ends, pool: Pool, ops: Ops
     ) -> None:
         self._config = config
         self._layers = [Layer.of(weights, layer) for layer in range(config.layers)]
-        self._embedding = weights.get(EMBEDDING)
-        self._final_norm = weights.get(FINAL_NORM)
-        self._head = head
+        self._ends = ends
         self._pool = pool
         self._ops = ops
         self.width_invariant = ops.width_invariant
         self.dtype = self._layers[0].q.dtype
         self._rope = Rope(config.rope, config.head_size, self.dtype, pool.keys.device)
         products = [(w.q, w.k, w.v, w.o, w.gate, w.up, w.down) for w in self._layers]
-        heads = [] if head is None else [head]
-        ops.prepare([*heads, *(weight for layer in products for weight in layer)])
+        outer = [matrix for matrix in (ends.fuse, ends.head) if matrix is not None]
+        ops.prepare([*outer, *(weight for layer in products for weight in layer)])
 
     @torch.inference_mode()
     def run(
         self,
         first: int,
         last: int,
-        x: Tensor | Sequence[int],
         shares: Sequence[Share],
         *,
+        tokens: Sequence[int] = (),
+        hidden: Tensor | None = None,
+        beside: Tensor | None = None,
         capture: Collection[int] = (),
         wanted: Sequence[int] = (),
-        beside: Tensor | None = None,
     ) -> Ran:
-        captured = {}
-        if not isinstance(x, Tensor):
-            x = self.embed(torch.tensor(x, device=self._pool.keys.device))
-            if EMBEDDED in capture:
-                captured[EMBEDDED] = x
+        x = self._start(tokens, hidden)
+        captured = {EMBEDDED: x} if EMBEDDED in capture else {}
         where = self._where(shares)
         for index in range(first, last):
             x = self._layer(index, x, where, beside)
@@ -203,7 +220,18 @@ class TorchLayers:
         if not wanted:
             return Ran(captured)
         ends = x if len(wanted) == x.shape[0] else x[list(wanted)]  # [W, H]
-        return Ran(captured, self.logits(self.norm(ends)))
+        return Ran(captured, self.logits(ends if self._ends.norm is None else self.norm(ends)))
+
+    def _start(self, tokens: Sequence[int], hidden: Tensor | None) -> Tensor:
+        """What the first layer reads. -> [R, H]."""
+        if not tokens:
+            assert hidden is not None
+            return hidden
+        embedded = self.embed(torch.tensor(tokens, device=self._pool.keys.device))
+        if hidden is None:
+            return embedded
+        assert self._ends.fuse is not None
+        return self._ops.linear(torch.cat((embedded, hidden), dim=-1), self._ends.fuse, self._ends.fuse_bias)
 
     def _where(self, shares: Sequence[Share]) -> _Where:
         positions = [position for share in shares for position in share.positions()]
@@ -214,8 +242,8 @@ class TorchLayers:
         return _Where(cos[at][:, None], sin[at][:, None], own, self._ops.plan(shares))
 
     def embed(self, tokens: Tensor) -> Tensor:
-        assert self._embedding is not None
-        return F.embedding(tokens, self._embedding).to(self.dtype)
+        assert self._ends.embedding is not None
+        return F.embedding(tokens, self._ends.embedding).to(self.dtype)
 
     def _layer(self, index: int, x: Tensor, where: _Where, beside: Tensor | None) -> Tensor:
         """One transformer block. x: [R, H] -> [R, H]."""
@@ -237,10 +265,10 @@ class TorchLayers:
         return x + ops.linear(h, w.down, w.down_bias)
 
     def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        weight = self._final_norm if weight is None else weight
+        weight = self._ends.norm if weight is None else weight
         assert weight is not None
         return self._ops.norm(x, weight, self._config.norm_eps)
 
     def logits(self, x: Tensor) -> Tensor:
-        assert self._head is not None
-        return self._ops.linear(x, self._head, None).float()
+        assert self._ends.head is not None
+        return self._ops.linear(x, self._ends.head, None).float()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,15 +12,7 @@ from torch import Tensor
 
 from taslak.models.cache import Pool
 from taslak.models.config import DecoderConfig
-from taslak.models.layers import (
-    EMBEDDING,
-    FINAL_NORM,
-    HEAD,
-    PRODUCTS,
-    Ran,
-    norm_name,
-    weight_name,
-)
+from taslak.models.layers import HEAD, PRODUCTS, Ends, Ran, norm_name, weight_name
 from taslak.models.ops import Share
 from taslak.models.rope import Rope
 from taslak.native import Packed, linear
@@ -33,24 +26,30 @@ CACHES = (torch.float32, torch.bfloat16)
 class NativeLayers:
     """Implements `Layers`.
 
-    weights:  Hugging Face names; every matrix a product reads is a Packed, the head (tied or not) included,
-              norms and biases are tensors, the embedding is either. Kept, not copied. Embedding, last norm
-              and head may be left out where they are never asked for.
+    weights:  of the layers, by Hugging Face name: every matrix a product reads is a Packed, norms and biases
+              are tensors. Kept, not copied
+    ends:     fuse and head are Packed, the embedding is that or a tensor
     pool:     float32 or bfloat16, on the CPU
     """
 
     width_invariant = True
     dtype = torch.float32
 
-    def __init__(self, config: DecoderConfig, weights: Mapping[str, Tensor | Packed], pool: Pool) -> None:
+    def __init__(
+        self, config: DecoderConfig, weights: Mapping[str, Tensor | Packed], ends: Ends, pool: Pool
+    ) -> None:
         if pool.keys.dtype not in CACHES:
             raise ValueError(f"the cache is {pool.keys.dtype}; expected float32 or bfloat16")
         self._config = config
         self._pool = pool
         self._kept: list[Tensor | Packed] = []  # what the native side knows the address of
-        self._head = self._matrix(weights, HEAD) if HEAD in weights else None
-        self._final_norm = self._vector(weights.get(FINAL_NORM))
-        self._embedding: Any = weights.get(EMBEDDING)
+        self._ends = ends = replace(
+            ends,
+            fuse=self._matrix("fuse", ends.fuse),
+            fuse_bias=self._vector(ends.fuse_bias),
+            norm=self._vector(ends.norm),
+            head=self._matrix("head", ends.head),
+        )
         self._rope = Rope(config.rope, config.head_size, self.dtype, pool.keys.device)
         q = weights[weight_name(0, "q")]
         self._beside = q.shape[1] - config.hidden_size
@@ -63,9 +62,11 @@ class NativeLayers:
             config.head_size,
             config.norm_eps,
             [self._layer(weights, layer) for layer in range(config.layers)],
-            self._embedding.handle if isinstance(self._embedding, Packed) else None,
-            address(self._final_norm),
-            None if self._head is None else self._head.handle,
+            ends.embedding.handle if isinstance(ends.embedding, Packed) else None,
+            None if ends.fuse is None else ends.fuse.handle,
+            address(ends.fuse_bias),
+            address(ends.norm),
+            None if ends.head is None else ends.head.handle,
         )
 
     def _layer(self, weights: Mapping[str, Tensor | Packed], layer: int) -> tuple[Any, ...]:
@@ -73,18 +74,19 @@ class NativeLayers:
             self._vector(weights.get(norm_name(layer, "input_norm"))),
             self._vector(weights[norm_name(layer, "post_norm")]),
         ]
-        matrices = [self._matrix(weights, weight_name(layer, product)).handle for product in PRODUCTS]
+        names = [weight_name(layer, product) for product in PRODUCTS]
+        matrices = [self._matrix(name, weights[name]).handle for name in names]
         biases = [
             self._vector(weights.get(weight_name(layer, product, "bias")), matrix.n)
             for product, matrix in zip(PRODUCTS, matrices, strict=True)
         ]
         return (*map(address, norms), matrices, [*map(address, biases)])
 
-    def _matrix(self, weights: Mapping[str, Tensor | Packed], name: str) -> Packed:
-        matrix = weights[name]
-        if not isinstance(matrix, Packed):
-            raise ValueError(f"{name} is a {type(matrix).__name__}; expected it packed")
-        self._kept.append(matrix)
+    def _matrix(self, name: str, matrix: Any) -> Any:
+        if matrix is not None:
+            if not isinstance(matrix, Packed):
+                raise ValueError(f"{name} is a {type(matrix).__name__}; expected it packed")
+            self._kept.append(matrix)
         return matrix
 
     def _vector(self, vector: Any, size: int | None = None) -> Any:
@@ -98,32 +100,29 @@ class NativeLayers:
         self,
         first: int,
         last: int,
-        x: Tensor | Sequence[int],
         shares: Sequence[Share],
         *,
+        tokens: Sequence[int] = (),
+        hidden: Tensor | None = None,
+        beside: Tensor | None = None,
         capture: Collection[int] = (),
         wanted: Sequence[int] = (),
-        beside: Tensor | None = None,
     ) -> Ran:
         plan = _native.Plan(
             [(s.block.pages, s.block.length, s.block.parents, [*s.nodes], s.base) for s in shares]
         )
         size = (plan.rows, self._config.hidden_size)
-        captured = {layer: torch.empty(size) for layer in capture}
-        tokens: Sequence[int] = ()
-        hidden: Tensor | None = None
-        if isinstance(x, Tensor):
-            hidden = check("x", x, size, torch.float32).contiguous()
-        elif isinstance(self._embedding, Packed):
-            tokens = x
-        else:  # rows of a tensor are looked up here
-            hidden = self.embed(torch.tensor(x))
+        if hidden is not None:
+            hidden = check("hidden", hidden, size, torch.float32).contiguous()
+        if tokens and not isinstance(self._ends.embedding, Packed):  # rows of a tensor are looked up here
+            tokens, hidden = (), self._start(torch.tensor(tokens), hidden)
         if beside is not None:
             beside = check("beside", beside, (plan.rows, self._beside), torch.float32).contiguous()
+        captured = {layer: torch.empty(size) for layer in capture}
         logits = None
         if wanted:
-            assert self._head is not None
-            logits = torch.empty((len(wanted), self._head.shape[0]))
+            assert self._ends.head is not None
+            logits = torch.empty((len(wanted), self._ends.head.shape[0]))
         cos, sin = self._rope.table(plan.positions)
         keys, values = self._pool.keys, self._pool.values
         self._layers.run(
@@ -146,19 +145,29 @@ class NativeLayers:
         )
         return Ran(captured, logits)
 
+    def _start(self, tokens: Tensor, hidden: Tensor | None) -> Tensor:
+        """What the first layer reads. -> [R, H]."""
+        x = self.embed(tokens)
+        if hidden is None:
+            return x
+        assert self._ends.fuse is not None
+        return linear(torch.cat((x, hidden), dim=-1), self._ends.fuse, self._ends.fuse_bias)
+
     def embed(self, tokens: Tensor) -> Tensor:
-        if isinstance(self._embedding, Packed):
-            return self._embedding.rows(tokens)
-        return F.embedding(tokens, self._embedding).float()
+        embedding = self._ends.embedding
+        if isinstance(embedding, Packed):
+            return embedding.rows(tokens)
+        assert embedding is not None
+        return F.embedding(tokens, embedding).float()
 
     def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        weight = self._final_norm if weight is None else weight
+        weight = self._ends.norm if weight is None else weight
         assert weight is not None
         return rms_norm(x, weight, self._config.norm_eps)
 
     def logits(self, x: Tensor) -> Tensor:
-        assert self._head is not None
-        return linear(x.contiguous(), self._head)
+        assert self._ends.head is not None
+        return linear(x.contiguous(), self._ends.head)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

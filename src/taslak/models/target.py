@@ -15,6 +15,7 @@ from torch import Tensor
 
 from taslak.models.cache import Block
 from taslak.models.kernels import Kernels
+from taslak.models.layers import Ends
 
 PREFIX = -1
 """As a row's parent: the row follows the committed prefix directly."""
@@ -90,6 +91,8 @@ class Target(Protocol):
     """Whether a row's bits don't depend on the rows beside it (docs/architecture.md)."""
     kernels: Kernels
     """What a network that drafts from this model's hidden states computes with."""
+    ends: Ends
+    """Embedding, last norm and head, as `kernels.layers` takes them."""
 
     def allocate(self, positions: int) -> Block:
         """A cache for one sequence with room for this many positions. Raises MemoryLimitError."""

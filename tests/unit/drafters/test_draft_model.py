@@ -17,7 +17,7 @@ from taslak.drafters.base import Budget, View
 from taslak.drafters.draft_model import DraftModel
 from tests.support.decoding import decode, plain, request, whole
 from tests.support.scripted import oracle
-from tests.support.tiny import near_model, tiny_model
+from tests.support.tiny import near_model, poison, tiny_model
 
 MODEL = tiny_model(4, layers=1)
 
@@ -71,8 +71,7 @@ def test_c36_stopping_early_keeps_every_drawn_sibling() -> None:
 def test_a_sequence_the_model_cannot_serve_leaves_the_others_alone() -> None:
     """C38: one request's draft logits are NaN; its neighbour still accepts everything."""
     target, poisoned = tiny_model(4, layers=1), tiny_model(4, layers=1)
-    poisoned._layers._embedding = poisoned._layers._embedding.clone()
-    poisoned._layers._embedding[60] = math.nan
+    poison(poisoned, 60, math.nan)
     requests = [request([1, 2, 3], banned=(60,)), request([60, 2])]
     fine, other = decode(target, DraftModel(poisoned, 61), requests)
     assert fine.counts.acceptance_rate == 1.0

@@ -24,6 +24,7 @@ from taslak.drafters.formats import ExitConfig
 from taslak.errors import OptionError
 from taslak.models.decoder import Decoder
 from taslak.models.layers import weight_name
+from taslak.models.ops import Share
 from taslak.models.target import Rows, Target
 from tests.support.decoding import GAMMAS, cache_of, decode, plain, request
 from tests.support.heads import random_head
@@ -185,12 +186,13 @@ def test_every_row_runs_through_every_layer_once(monkeypatch: pytest.MonkeyPatch
     resumed = 0
     run = target._layers.run
 
-    def counted(first: int, last: int, x: Any, *rest: Any, **options: Any) -> Any:
+    def counted(first: int, last: int, shares: Sequence[Share], **options: Any) -> Any:
         nonlocal resumed
-        resumed += len(x) if first > 0 else 0
+        count = sum(len(share.nodes) for share in shares)
+        resumed += count if first > 0 else 0
         for layer in range(first, last):
-            rows[layer] += len(x)
-        return run(first, last, x, *rest, **options)
+            rows[layer] += count
+        return run(first, last, shares, **options)
 
     monkeypatch.setattr(target._layers, "run", counted)
     for exit_layer, branch in itertools.product(range(1, LAYERS), (1, 3)):

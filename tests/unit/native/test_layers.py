@@ -25,6 +25,7 @@ from tests.unit.native.paths import PATHS, on_path
 KINDS = ("bfloat16", "int8", "int8-mixed", "int4")
 CACHES = (torch.float32, torch.bfloat16)
 CASES = list(product(KINDS, CACHES))
+EMBEDDING = "model.embed_tokens.weight"
 NAMES = [f"{kind}-{str(cache).removeprefix('torch.')}" for kind, cache in CASES]
 
 
@@ -49,8 +50,9 @@ def packed(config: DecoderConfig, kind: str, seed: int = 3) -> dict[str, Tensor 
         return {name: kinds[width(name, "int8", config.layers)][name] for name in kinds["int8"]}
     if kind != "int4":
         return pack_weights(config, weights, kind)
-    products = [weight_name(layer, name) for layer in range(config.layers) for name in PRODUCTS]
-    return {name: int4(w) if name in products or name == HEAD else w for name, w in weights.items()}
+    matrices = {weight_name(layer, name) for layer in range(config.layers) for name in PRODUCTS}
+    matrices |= {HEAD, EMBEDDING}  # the other kinds look up rows of a tensor
+    return {name: int4(w) if name in matrices else w for name, w in weights.items()}
 
 
 def native(kind: str, cache: torch.dtype, **changes: object) -> Decoder:
@@ -136,6 +138,12 @@ def test_the_last_norm_and_the_head_serve_drafters(kind: str) -> None:
     assert (columns - output.logits[:, ids]).norm() < 0.02 * output.logits[:, ids].norm()
     doubled = model.norm(output.features["layer.1"], torch.full((64,), 2.0))
     assert torch.allclose(doubled, 2 * model.norm(output.features["layer.1"], torch.ones(64)))
+
+
+def test_tokens_past_the_embedding_are_refused() -> None:
+    model = MODELS["int4", torch.bfloat16]
+    with pytest.raises(IndexError, match="row 61 of a matrix of 61"):
+        model.forward([chain_rows(model.allocate(4), [1, 61], 1)])
 
 
 DEEP = {case: native(*case, layers=3) for case in CASES}

@@ -15,6 +15,7 @@ from taslak.models.target import chain_rows
 from taslak.training import store as module
 from taslak.training.answers import Answer
 from taslak.training.store import Store, Text, fill, size, texts_of
+from tests.support.tiny import poison
 from tests.support.training import FEATURES, make_store, target, texts
 
 Usage = namedtuple("Usage", "total used free")
@@ -120,8 +121,7 @@ def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
 
 def test_numbers_beyond_float16_are_cut(tmp_path: Path) -> None:
     model = target()
-    model._layers._embedding = model._layers._embedding.clone()
-    model._layers._embedding[7] = 1e6
+    poison(model, 7, 1e6)
     store = fill(tmp_path, model, [Text([7, 1, 2], 1), Text([7, 1], 1, True)], ["layer.0"], {})
     assert abs(store.features["layer.0"][0]).max() == module.LARGEST
 
