@@ -16,6 +16,18 @@ from torch import Tensor
 from taslak.training.store import Store
 
 
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last rows of each text of a batch.
+
+    rows:   Int64[n], where they lie in the batch, ascending
+    spans:  of each text, where all its rows lie in the batch, and its last ones among `rows`
+    """
+
+    rows: Tensor
+    spans: list[tuple[slice, slice]]
+
+
 @dataclass(frozen=True)
 class Batch:
     """T rows of several texts.
@@ -42,6 +54,18 @@ class Batch:
         last = len(self) - steps
         good = (self.texts[:last] == self.texts[steps:]) & self.answered[steps:]
         return torch.nonzero(good)[:, 0]
+
+    def tail(self, lead: int) -> Tail:
+        """From `lead` rows before the first answered one on; of a text without one its last row."""
+        rows: list[int] = []
+        spans = []
+        answered = self.answered.cpu()
+        for span in self.spans:
+            place = int(answered[span].float().argmax())  # of the first; 0 where there is none
+            start = max(span.start, span.start + place - lead) if answered[span].any() else span.stop - 1
+            spans.append((span, slice(len(rows), len(rows) + span.stop - start)))
+            rows += range(start, span.stop)
+        return Tail(torch.tensor(rows, device=self.device), spans)
 
     @property
     def device(self) -> torch.device:

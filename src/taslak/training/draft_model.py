@@ -98,7 +98,8 @@ class DraftModel(Kind):
         for layer in self.layers:
             assert isinstance(layer, Layer)
             assert layer.input_norm is not None
-            x, _ = layer(layer.input_norm(x), x, turn, batch.spans)
+            h = layer.input_norm(x)
+            x = layer(h, x, turn, [(span, span) for span in batch.spans], [layer.key_value(h, turn)])
         normed: Tensor = self.norm(x)
         return normed
 

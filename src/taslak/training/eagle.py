@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from taslak.drafters.formats import Eagle3Config, EagleConfig, LayerConfig
 from taslak.errors import OptionError
 from taslak.models.decoder import FINAL_NORM, layer_feature
-from taslak.training.batch import Batch
+from taslak.training.batch import Batch, Tail
 from taslak.training.kind import DECAY, Kind, check_config
-from taslak.training.layers import KeyValue, Layer, Norm, set_weight
+from taslak.training.layers import Layer, Norm, set_weight
 from taslak.training.teacher import Teacher
 
 STD = 0.02
@@ -31,14 +31,12 @@ STD = 0.02
 AHEAD = 2
 """Row t says the token this far after it."""
 
-Turn = tuple[Tensor, Tensor]
-"""Cosines and sines of the rows' positions."""
-
 
 class Rounds(Kind):
     """A head fed with its own output. ttt: rounds, the drafted depths it is trained for."""
 
     feature_weight = 0.0
+    layer: Layer
 
     def __init__(self, teacher: Teacher, ttt: int) -> None:
         super().__init__(teacher)
@@ -51,40 +49,44 @@ class Rounds(Kind):
         """What the first round reads at each row. -> [T, H]."""
 
     @abstractmethod
-    def step(
-        self, embedded: Tensor, hidden: Tensor, turn: Turn, spans: Sequence[slice], past: Sequence[KeyValue]
-    ) -> tuple[Tensor, KeyValue]:
-        """One round. embedded: of the next tokens, [T, H]; hidden: [T, H]. -> what it hands on, and K/V."""
+    def read(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """embedded: of the next tokens, [n, H]; hidden: [n, H]. -> what attention reads, and the residual."""
 
     @abstractmethod
     def unembedded(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         """What the logits are made of: hidden states [n, H] and the unembedding [Vd, H]."""
 
-    def run(self, batch: Batch) -> list[Tensor]:
-        """What each round hands on, [T, H] each."""
+    def run(self, batch: Batch, tail: Tail) -> list[Tensor]:
+        """What each round hands on, [n, H] each, of the rows of `tail`. Others are read only as the target
+        made them: what a prompt's rows give is nobody's input."""
         embedded = F.embedding(batch.tokens.roll(-1), self.teacher.embedding)
         turn = self.teacher.rope.at(batch.positions)
-        hidden = self.start(batch)
-        past: list[KeyValue] = []
-        outputs = []
-        for _ in range(self.rounds):
-            output, new = self.step(embedded, hidden, turn, batch.spans, past)
-            past.append(new)
-            outputs.append(output)
-            hidden = output.roll(1, dims=0)
+        x, residual = self.read(embedded, self.start(batch))
+        past = [self.layer.key_value(x, turn)]
+        embedded, x, residual = embedded[tail.rows], x[tail.rows], residual[tail.rows]
+        turn = turn[0][tail.rows], turn[1][tail.rows]
+        outputs: list[Tensor] = []
+        for number in range(self.rounds):
+            if number:
+                x, residual = self.read(embedded, outputs[-1].roll(1, dims=0))
+                past.append(self.layer.key_value(x, turn))
+            outputs.append(self.layer(x, residual, turn, tail.spans, past))
         return outputs
 
     def forward(self, batch: Batch) -> dict[str, Tensor]:
         p = self.teacher.distributions(batch)
         ahead = batch.ahead(AHEAD)
+        # the last round's first row with a loss read what each round before it gave one row earlier
+        tail = batch.tail(AHEAD + self.rounds - 1)
         judged = []
         features = torch.zeros((), device=batch.device)
-        for number, output in enumerate(self.run(batch)):
+        for number, output in enumerate(self.run(batch, tail)):
             rows = ahead[batch.positions[ahead] >= number]  # a row this far back is in the same text
-            judged.append((rows, *self.unembedded(output[rows])))
+            own = output[torch.searchsorted(tail.rows, rows)]
+            judged.append((rows, *self.unembedded(own)))
             if self.feature_weight and rows.numel():
                 truth = batch.features[FINAL_NORM][rows + 1]
-                features = features + DECAY**number * F.smooth_l1_loss(output[rows], truth)
+                features = features + DECAY**number * F.smooth_l1_loss(own, truth)
         losses = self.judged(judged, [AHEAD] * len(judged), batch, p)
         return {**losses, "loss": losses["loss"] + self.feature_weight * features}
 
@@ -110,12 +112,9 @@ class Eagle(Rounds):
     def start(self, batch: Batch) -> Tensor:
         return batch.features[FINAL_NORM]
 
-    def step(
-        self, embedded: Tensor, hidden: Tensor, turn: Turn, spans: Sequence[slice], past: Sequence[KeyValue]
-    ) -> tuple[Tensor, KeyValue]:
+    def read(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
         x = self.fc(torch.cat((embedded, hidden), dim=-1)).float()
-        output: tuple[Tensor, KeyValue] = self.layer(x, x, turn, spans, past)
-        return output
+        return x, x
 
     def unembedded(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return hidden, self.teacher.head
@@ -159,12 +158,9 @@ class Eagle3(Rounds):
         fused: Tensor = self.fc(three)
         return fused.float()
 
-    def step(
-        self, embedded: Tensor, hidden: Tensor, turn: Turn, spans: Sequence[slice], past: Sequence[KeyValue]
-    ) -> tuple[Tensor, KeyValue]:
-        x = self.layer.both(embedded, hidden)
-        output: tuple[Tensor, KeyValue] = self.layer(x, hidden, turn, spans, past)
-        return output
+    def read(self, embedded: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        assert isinstance(self.layer, Eagle3Layer)
+        return self.layer.both(embedded, hidden), hidden
 
     def unembedded(self, hidden: Tensor) -> tuple[Tensor, Tensor]:
         return self.norm(hidden), self.lm_head.weight

@@ -6,7 +6,6 @@ Plain PyTorch, whole texts at a time; what it computes is what the drafters' inf
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +16,12 @@ from taslak.models.rope import rotate
 
 KeyValue = tuple[Tensor, Tensor]
 """Keys and values of one round, Float[T, kv heads, d] each, keys rotated."""
+
+Turn = tuple[Tensor, Tensor]
+"""Cosines and sines of the rows' positions."""
+
+Span = tuple[slice, slice]
+"""Of one text: its rows in the first round, and its last ones among those that all rounds run."""
 
 
 class Norm(nn.Module):
@@ -59,44 +64,49 @@ class Layer(nn.Module):
         self.up = nn.Linear(hidden, c.inner_size, mlp_bias)
         self.down = nn.Linear(c.inner_size, hidden, mlp_bias)
 
-    def forward(
-        self,
-        x: Tensor,
-        residual: Tensor,
-        turn: tuple[Tensor, Tensor],
-        spans: Sequence[slice],
-        past: Sequence[KeyValue] = (),
-    ) -> tuple[Tensor, KeyValue]:
-        """x: what attention reads, [T, width]; residual: [T, H]; turn: cos and sin of the rows' positions;
-        spans: the rows of each text; past: K/V of earlier rounds.
-
-        -> Float32[T, H], and this round's K/V.
-        """
+    def key_value(self, x: Tensor, turn: Turn) -> KeyValue:
+        """What others read of rows. x: what attention reads, [T, width]."""
         c = self.config
-        rows = x.shape[0]
-        q = rotate(self.q(x).view(rows, c.heads, c.head_size), *turn)
-        k = rotate(self.k(x).view(rows, c.kv_heads, c.head_size), *turn)
-        v = self.v(x).view(rows, c.kv_heads, c.head_size)
-        q, k = q.to(v.dtype), k.to(v.dtype)
-        rounds = [*past, (k, v)]
-        mixed = torch.cat([_attend(q[span], [(a[span], b[span]) for a, b in rounds]) for span in spans])
+        k = rotate(self.k(x).view(-1, c.kv_heads, c.head_size), *turn)
+        v = self.v(x).view(-1, c.kv_heads, c.head_size)
+        return k.to(v.dtype), v
+
+    def forward(
+        self, x: Tensor, residual: Tensor, turn: Turn, spans: Sequence[Span], rounds: Sequence[KeyValue]
+    ) -> Tensor:
+        """x: what attention reads, [n, width]; residual: [n, H]; turn: of these rows; spans: of each text;
+        rounds: K/V of the rounds, the rows' own last. -> Float32[n, H]."""
+        c = self.config
+        (keys, values), *later = rounds
+        q = rotate(self.q(x).view(-1, c.heads, c.head_size), *turn).to(values.dtype)
+        mixed = torch.cat(
+            [
+                _attend(q[own], [(keys[whole], values[whole]), *((a[own], b[own]) for a, b in later)])
+                for whole, own in spans
+            ]
+        )
         h = residual + self.o(mixed).float()
         y = self.post_norm(h)
-        return h + self.down(F.silu(self.gate(y)) * self.up(y)).float(), (k, v)
+        inner: Tensor = self.down(F.silu(self.gate(y)) * self.up(y))
+        out: Tensor = h + inner.float()
+        return out
 
 
 def _attend(q: Tensor, rounds: Sequence[KeyValue]) -> Tensor:
-    """One text: each row over what it sees, as `sees` says. q: [L, heads, d] -> [L, heads · d]."""
-    length, heads, size = q.shape
+    """One text's last n rows: each over what it sees, as `sees` says. The first round's K/V is of the whole
+    text, the others' of these rows. q: [n, heads, d] -> [n, heads · d]."""
+    rows, heads, size = q.shape
     (keys, values), *later = rounds
-    q = q.view(length, keys.shape[1], -1, size).permute(1, 2, 0, 3)  # [kv heads, group, L, d]
+    length = keys.shape[0]
+    seen = sees(length, len(later))[length - rows :, :length].to(q.device)  # of the first round's keys
+    q = q.view(rows, keys.shape[1], -1, size).permute(1, 2, 0, 3)  # [kv heads, group, n, d]
     keys, values = (t.transpose(0, 1)[:, None] for t in (keys, values))  # [kv heads, 1, L, d]
     if not later:
         keys, values = (t.expand(-1, q.shape[1], -1, -1) for t in (keys, values))
-        mixed = F.scaled_dot_product_attention(q, keys, values, is_causal=True)
+        mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
     else:
         # a row sees one key of each later round; a mask over all of them would compute `length` times that
-        seen, backs = _first_keys(length, len(later)).to(q.device), range(len(later) - 1, -1, -1)
+        backs = range(len(later) - 1, -1, -1)
         alone = [tuple(_earlier(t, back) for t in both) for both, back in zip(later, backs, strict=True)]
         scores = [(q @ keys.transpose(-1, -2)).masked_fill(~seen, -torch.inf)]
         for (key, _), back in zip(alone, backs, strict=True):
@@ -106,22 +116,15 @@ def _attend(q: Tensor, rounds: Sequence[KeyValue]) -> Tensor:
         mixed = (weights[..., :length].to(values.dtype) @ values).float()
         for at, (_, value) in enumerate(alone):
             mixed = mixed + weights[..., length + at, None] * value
-    return mixed.permute(2, 0, 1, 3).reshape(length, heads * size)
+    return mixed.permute(2, 0, 1, 3).reshape(rows, heads * size)
 
 
 def _earlier(t: Tensor, back: int) -> Tensor:
-    """At each row what is `back` rows before it; zeros where there is none. [L, kv heads, d] ->
-    [kv heads, 1, L, d]."""
+    """At each row what is `back` rows before it; zeros where there is none. [n, kv heads, d] ->
+    [kv heads, 1, n, d]."""
     return F.pad(t, (0, 0, 0, 0, back, 0))[: t.shape[0]].transpose(0, 1)[:, None]
 
 
-@lru_cache(maxsize=256)
-def _first_keys(length: int, earlier: int) -> Tensor:
-    """`sees`, of the first round's keys. -> Bool[L, L]."""
-    return sees(length, earlier)[:, :length].contiguous()
-
-
-@lru_cache(maxsize=8)
 def sees(length: int, earlier: int) -> Tensor:
     """Which keys a row of round `earlier` attends to. -> Bool[L, L · (1 + earlier)].
 

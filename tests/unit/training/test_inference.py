@@ -14,7 +14,7 @@ from taslak.drafters.eagle_network import EagleNetwork
 from taslak.drafters.medusa import MedusaHeads
 from taslak.models.ops import Share
 from taslak.models.target import chain_rows
-from taslak.training.batch import Batch
+from taslak.training.batch import Batch, Tail
 from taslak.training.eagle import Rounds
 from taslak.training.early_exit import EarlyExit
 from taslak.training.medusa import Medusa
@@ -52,7 +52,8 @@ def build(kind: str, folder: Path, ids: torch.Tensor | None, **options: Any) -> 
 def test_eagle(kind: str, options: Any, ids: Any, model: Any, batch: Batch, tmp_path: Path) -> None:
     """Round 1 over all rows at once; rounds 2 and 3 as a chain of two drafted tokens, from every place."""
     head: Rounds = build(kind, target_folder(tmp_path / "m"), ids, ttt=3, **options)
-    rounds = [output.detach() for output in head.run(batch)]
+    whole = Tail(torch.arange(len(TOKENS)), [(slice(0, len(TOKENS)),) * 2])
+    rounds = [output.detach() for output in head.run(batch, whole)]
     network = EagleNetwork(model, head.head())
     following = TOKENS[1:].tolist()
     n = len(following)
