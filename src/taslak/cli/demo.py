@@ -1,4 +1,4 @@
-"""`taslak demo`: the default model on three prompts, each with and without speculation."""
+"""`taslak demo`: the default model on three prompts, plainly and with each way of drafting it comes with."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from taslak.cli.options import DEFAULT_MODEL
 if TYPE_CHECKING:
     from taslak.engine import Comparison, LanguageModel
 
-METHOD = "suffix"
-"""Needs no second model; of those that don't, the one with the longer right drafts on these prompts."""
+    Rounds = list[list[Comparison]]
+    """[rounds][models]"""
+
+LOOKUP = "suffix"
+"""Of the methods that look up, the one with the longer right drafts on these prompts."""
 
 MAX_TOKENS = 100
 
@@ -50,54 +53,56 @@ Later Chen Wei (chen.wei@example.com) and Dana Levi (dana.levi@example.com) join
 
 
 def demo() -> None:
-    """Decode three short prompts with the default model, with and without speculation, and compare."""
+    """Decode three short prompts with the default model, plainly and with speculation, and compare."""
     with rendering.ProgressBar() as progress:
         import taslak
 
-        model = taslak.load(DEFAULT_MODEL, method=METHOD, progress=progress)
+        models = [taslak.load(DEFAULT_MODEL, method=LOOKUP, progress=progress)]
+        own = taslak.load(DEFAULT_MODEL, progress=progress)
+    if own.draft_name is not None:  # a head of its own; else its method looks up too
+        models.append(own)
     columns = []
     for name, prompt in PROMPTS.items():
         rendering.heading(name)
         print(prompt, flush=True)
-        rendering.note("(decoding it both ways …)")
-        rounds = _rounds(model, prompt)
+        rendering.note("(decoding it every way …)")
+        rounds = _rounds(models, prompt)
         rendering.heading(f"{name}: the answer")
-        print(rounds[0].speculative.text.strip())
+        print(rounds[0][0].plain.text.strip())
         columns.append(_column(rounds))
     print()
     rows = [[figure, *(column[figure] for column in columns)] for figure in columns[0]]
     rendering.table(["", *PROMPTS], rows, right=range(1, len(columns) + 1))
-    print(f"{model.name}, method {model.method}, γ {model.gamma}, {model.verify}, {model.dtype}, greedy;")
-    print(f"medians of up to {ROUNDS} runs, plain and speculative in turns")
+    ways = ", ".join(f"{model.method} with γ {model.gamma}" for model in models)
+    print(f"{own.name}, {ways}, {own.verify}, {own.dtype}, greedy;")
+    print(f"medians of up to {ROUNDS} runs, all ways in turns")
     if any(column["identical"] == DIFFERENT for column in columns):
         raise typer.Exit(1)
 
 
-def _rounds(model: LanguageModel, prompt: str) -> list[Comparison]:
-    """The prompt both ways, several times in turns, so that one hiccup of the machine is not a result."""
+def _rounds(models: list[LanguageModel], prompt: str) -> Rounds:
+    """The prompt in every way, several times in turns, so that one hiccup of the machine is not a result."""
     until = time.monotonic() + PATIENCE_SECONDS
-    rounds = [model.compare(prompt, max_tokens=MAX_TOKENS)]
-    while len(rounds) < ROUNDS and time.monotonic() < until:
-        rounds.append(model.compare(prompt, max_tokens=MAX_TOKENS))
+    rounds: Rounds = []
+    while len(rounds) < ROUNDS and (not rounds or time.monotonic() < until):
+        rounds.append([model.compare(prompt, max_tokens=MAX_TOKENS) for model in models])
     return rounds
 
 
-def _column(rounds: list[Comparison]) -> dict[str, str]:
+def _column(rounds: Rounds) -> dict[str, str]:
     """One prompt's figures by name."""
-    plain = median(each.plain.tokens_per_second for each in rounds)
-    speculative = median(each.speculative.tokens_per_second for each in rounds)
-    counts = rounds[0].speculative.counts
-    near_ties = all(each.identical or (each.difference and each.difference.near_tie) for each in rounds)
-    return {
-        "tokens": str(len(rounds[0].speculative.ids)),
-        "plain, tokens/s": f"{plain:.1f}",
-        "speculative, tokens/s": f"{speculative:.1f}",
-        "speed-up": f"{speculative / plain:.2f}",
-        "tokens a pass": rendering.number(counts.tau),
-        "acceptance rate": rendering.number(counts.acceptance_rate),
-        "identical": "yes"
-        if all(each.identical for each in rounds)
-        else "near-tie"
-        if near_ties
-        else DIFFERENT,
-    }
+    every = [each for turn in rounds for each in turn]
+    plain = median(each.plain.tokens_per_second for each in every)
+    column = {"tokens": str(len(every[0].plain.ids)), "plain, tokens/s": f"{plain:.1f}"}
+    for turns in zip(*rounds, strict=True):  # of one model
+        method, counts = turns[0].method, turns[0].speculative.counts
+        rate = median(each.speculative.tokens_per_second for each in turns)
+        column |= {
+            f"{method}, tokens/s": f"{rate:.1f}",
+            f"{method}, speed-up": f"{rate / plain:.2f}",
+            f"{method}, tokens a pass": rendering.number(counts.tau),
+            f"{method}, acceptance rate": rendering.number(counts.acceptance_rate),
+        }
+    near_ties = all(each.identical or (each.difference and each.difference.near_tie) for each in every)
+    same = all(each.identical for each in every)
+    return {**column, "identical": "yes" if same else "near-tie" if near_ties else DIFFERENT}
