@@ -76,40 +76,49 @@ void score(const float* q, int queries, const float* k, int keys, int width, flo
 // out[i] += Σ_j weights[i][j] · v[j], j ascending, for Q queries and D registers of the head.
 template <class V, int Q, int D>
 void mix_tile(const float* weights, const float* v, int keys, int width, float* out) {
+    constexpr int lanes = V::kLanes;
     V acc[Q][D];
     for (int i = 0; i < Q; ++i) {
-        for (int c = 0; c < D; ++c) acc[i][c] = V::load(out + i * width + 8 * c);
+        for (int c = 0; c < D; ++c) acc[i][c] = V::load(out + i * width + lanes * c);
     }
     for (int j = 0; j < keys; ++j) {
         V value[D];
-        for (int c = 0; c < D; ++c) value[c] = V::load(v + j * width + 8 * c);
+        for (int c = 0; c < D; ++c) value[c] = V::load(v + j * width + lanes * c);
         for (int i = 0; i < Q; ++i) {
             const V weight = V::set(weights[i * kScores + j]);
             for (int c = 0; c < D; ++c) acc[i][c] = fma(weight, value[c], acc[i][c]);
         }
     }
     for (int i = 0; i < Q; ++i) {
-        for (int c = 0; c < D; ++c) acc[i][c].store(out + i * width + 8 * c);
+        for (int c = 0; c < D; ++c) acc[i][c].store(out + i * width + lanes * c);
     }
 }
 
-// As wide as registers allow: eight sums in flight hide the latency of a fused multiply-add.
-template <class V, int Q, int D>
+// As wide as registers allow: eight sums in flight hide the latency of a fused multiply-add. Rest: eight lanes, for
+// what a wider V leaves.
+template <class V, class Rest, int Q, int D>
 void mix_rows(const float* weights, const float* v, int keys, int width, float* out) {
     int c = 0;
-    for (; c + 8 * D <= width; c += 8 * D) mix_tile<V, Q, D>(weights, v + c, keys, width, out + c);
-    for (; c < width; c += 8) mix_tile<V, Q, 1>(weights, v + c, keys, width, out + c);
+    for (; c + V::kLanes * D <= width; c += V::kLanes * D) mix_tile<V, Q, D>(weights, v + c, keys, width, out + c);
+    for (; c + V::kLanes <= width; c += V::kLanes) mix_tile<V, Q, 1>(weights, v + c, keys, width, out + c);
+    for (; c < width; c += 8) mix_tile<Rest, Q, 1>(weights, v + c, keys, width, out + c);
+}
+
+// kernel(i) for every `count` queries that are left, from i on.
+template <class Kernel>
+void in_steps(int& i, int queries, int count, Kernel kernel) {
+    for (; i + count <= queries; i += count) kernel(i);
 }
 
 template <class V>
 void mix(const float* weights, int queries, const float* v, int keys, int width, float* out) {
     int i = 0;
-    const auto step = [&](auto kernel, int count) {
-        for (; i + count <= queries; i += count) kernel(weights + i * kScores, v, keys, width, out + i * width);
+    const auto with = [&](auto rows) {
+        return [=](int at) { rows(weights + at * kScores, v, keys, width, out + at * width); };
     };
-    step(mix_rows<V, 4, 2>, 4);
-    step(mix_rows<V, 2, 4>, 2);
-    step(mix_rows<V, 1, 8>, 1);
+    in_steps(i, queries, 4, with(mix_rows<V, V, 4, 2>));
+    in_steps(i, queries, 2, with(mix_rows<V, V, 2, 4>));
+    in_steps(i, queries, 1, with(mix_rows<V, V, 1, 8>));
 }
 
 // The two products, for which a path may have something better that gives the same bits.

@@ -67,20 +67,20 @@ void prepare(Activations& x, const Packed& w, Pool& pool) {
 
 }  // namespace
 
-void Activations::set(const float* rows_, int count, std::int64_t k_, std::int64_t ldx_) {
-    x = rows_;
+void Activations::set(const float* given, int count, std::int64_t columns, std::int64_t stride) {
+    x = given;
     rows = count;
-    k = k_;
-    ldx = ldx_;
+    k = columns;
+    ldx = stride;
     quantised = false;
 }
 
 void Activations::quantise(Pool& pool) {
     const std::size_t numbers = std::size_t(rows * k), groups = std::size_t(rows * (k / kGroup));
-    if (codes.size() < numbers) codes.resize(numbers), wide.resize(numbers);
-    if (scales.size() < groups) offsets.resize(groups), scales.resize(groups), sums.resize(groups);
+    if (codes_.size() < numbers) codes_.resize(numbers), wide_.resize(numbers);
+    if (scales_.size() < groups) offsets_.resize(groups), scales_.resize(groups), sums_.resize(groups);
     const LinearKernels use = kernels();
-    const OwnGroup all{codes.data(), wide.data(), offsets.data(), scales.data(), sums.data()};
+    const OwnGroup all{codes_.data(), wide_.data(), offsets_.data(), scales_.data(), sums_.data()};
     const auto row = [&](std::int64_t r) {
         const std::int64_t first = r / kRows * kRows, count = std::min<std::int64_t>(kRows, rows - first);
         use.quantise(x + r * ldx, k, count, all.from(first * (k / kGroup) + (r - first)));

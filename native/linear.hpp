@@ -78,16 +78,16 @@ class Activations {
 
     // Of the block of `count` rows that begins at row `first`, a multiple of kRows.
     Group group(int first, int count, std::int64_t number) const {
-        return Group{codes.data(), wide.data(), offsets.data(), scales.data(), sums.data()}.from(
+        return Group{codes_.data(), wide_.data(), offsets_.data(), scales_.data(), sums_.data()}.from(
             first * (k / kGroup) + number * count);
     }
 
    private:
     // Block after block of rows, in each group after group: a kernel finds everything beside what it read before.
-    std::vector<std::int8_t> codes;
-    std::vector<std::int16_t> wide;
-    std::vector<std::int32_t> offsets;
-    std::vector<float> scales, sums;
+    std::vector<std::int8_t> codes_;
+    std::vector<std::int16_t> wide_;
+    std::vector<std::int32_t> offsets_;
+    std::vector<float> scales_, sums_;
 };
 
 // One product with the rows: y = x Wᵀ (+ bias) (+ residual). y may be the residual.

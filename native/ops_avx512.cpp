@@ -42,49 +42,37 @@ void score_pairs(const float* q, const float* k, int width, float scale, float* 
 
 void score_wide(const float* q, int queries, const float* k, int keys, int width, float scale, float* out) {
     int i = 0;
-    const auto step = [&](auto kernel, int count) {
-        for (; i + count <= queries; i += count) {
-            for (int j = 0; j < keys; j += 4) kernel(q + i * width, k + j * width, width, scale, out + i * kScores + j);
-        }
+    const auto with = [&](auto pairs) {
+        return [=](int at) {
+            for (int j = 0; j < keys; j += 4) pairs(q + at * width, k + j * width, width, scale, out + at * kScores + j);
+        };
     };
-    step(score_pairs<2>, 4);
-    step(score_pairs<1>, 2);
+    in_steps(i, queries, 4, with(score_pairs<2>));
+    in_steps(i, queries, 2, with(score_pairs<1>));
     if (i < queries) score<Avx8>(q + i * width, queries - i, k, keys, width, scale, out + i * kScores);
 }
 
-// `mix_tile` for Q queries and D registers of the head.
-template <int Q, int D>
-void mix_wide_tile(const float* weights, const float* v, int keys, int width, float* out) {
-    __m512 acc[Q][D];
-    for (int i = 0; i < Q; ++i) for (int c = 0; c < D; ++c) acc[i][c] = _mm512_loadu_ps(out + i * width + 16 * c);
-    for (int j = 0; j < keys; ++j) {
-        __m512 value[D];
-        for (int c = 0; c < D; ++c) value[c] = _mm512_loadu_ps(v + j * width + 16 * c);
-        for (int i = 0; i < Q; ++i) {
-            const __m512 weight = _mm512_set1_ps(weights[i * kScores + j]);
-            for (int c = 0; c < D; ++c) acc[i][c] = _mm512_fmadd_ps(weight, value[c], acc[i][c]);
-        }
-    }
-    for (int i = 0; i < Q; ++i) for (int c = 0; c < D; ++c) _mm512_storeu_ps(out + i * width + 16 * c, acc[i][c]);
-}
+// Sixteen lanes, as much of them as mixing needs.
+struct Avx16 {
+    static constexpr int kLanes = 16;
+    __m512 lanes;
 
-template <int Q>
-void mix_wide_rows(const float* weights, const float* v, int keys, int width, float* out) {
-    int c = 0;
-    for (; c + 64 <= width; c += 64) mix_wide_tile<Q, 4>(weights, v + c, keys, width, out + c);
-    for (; c + 16 <= width; c += 16) mix_wide_tile<Q, 1>(weights, v + c, keys, width, out + c);
-    if (c < width) mix_tile<Avx8, Q, 1>(weights, v + c, keys, width, out + c);
-}
+    static Avx16 set(float x) { return {_mm512_set1_ps(x)}; }
+    static Avx16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+    void store(float* p) const { _mm512_storeu_ps(p, lanes); }
+};
+
+inline Avx16 fma(Avx16 a, Avx16 b, Avx16 c) { return {_mm512_fmadd_ps(a.lanes, b.lanes, c.lanes)}; }
 
 void mix_wide(const float* weights, int queries, const float* v, int keys, int width, float* out) {
     int i = 0;
-    const auto step = [&](auto kernel, int count) {
-        for (; i + count <= queries; i += count) kernel(weights + i * kScores, v, keys, width, out + i * width);
+    const auto with = [&](auto rows) {
+        return [=](int at) { rows(weights + at * kScores, v, keys, width, out + at * width); };
     };
-    step(mix_wide_rows<4>, 4);
-    step(mix_wide_rows<3>, 3);
-    step(mix_wide_rows<2>, 2);
-    step(mix_wide_rows<1>, 1);
+    in_steps(i, queries, 4, with(mix_rows<Avx16, Avx8, 4, 4>));
+    in_steps(i, queries, 3, with(mix_rows<Avx16, Avx8, 3, 4>));
+    in_steps(i, queries, 2, with(mix_rows<Avx16, Avx8, 2, 4>));
+    in_steps(i, queries, 1, with(mix_rows<Avx16, Avx8, 1, 4>));
 }
 
 struct Wide {

@@ -46,6 +46,7 @@ inline bfloat16 to_bfloat16(float x) {
 }
 
 struct Scalar8 {
+    static constexpr int kLanes = 8;
     float lane[8];
 
     template <class F>
@@ -116,6 +117,7 @@ inline Scalar8 sums(const Scalar8* a) {
 #ifdef TASLAK_AVX2
 
 struct Avx8 {
+    static constexpr int kLanes = 8;
     __m256 lanes;
 
     static Avx8 set(float x) { return {_mm256_set1_ps(x)}; }
