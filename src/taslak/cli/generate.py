@@ -118,12 +118,14 @@ def generate(
         ),
     ] = None,
     stop_below: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="End a draft where the drafter's joint confidence falls under this; same text.",
+            metavar="X",
+            help="End a draft where the drafter's joint confidence falls under this; same text. Default: the "
+            "head's own, else 0.",
             rich_help_panel=DRAFTING,
         ),
-    ] = 0.0,
+    ] = None,
     lookup: Annotated[
         str | None,
         typer.Option(

@@ -32,7 +32,7 @@ def load(
     tree: str | None = None,
     nodes: int | None = None,
     exit_layer: int | None = None,
-    stop_below: float = 0.0,
+    stop_below: float | None = None,
     lookup: str | None = None,
     dtype: str = "auto",
     draft_dtype: str | None = None,
@@ -48,8 +48,8 @@ def load(
     method:        a name of the drafter registry; None = what the head is, "draft-model" where a draft model
                    is named, "early-exit" where an exit layer is, else that of the head which comes with
                    taslak for the model, else "ngram". A method that needs a head takes that one too
-    gamma:         drafted depth of a step, 1 to 16; None = the head's own (as for branch, tree and nodes
-                   together), else 5
+    gamma:         drafted depth of a step, 1 to 16; None = the head's own (as for stop_below, and for branch,
+                   tree and nodes together), else 5
     verify:        "coupled" (a seed's text is that of plain decoding) or "rejection" (the same distribution)
     branch:        children an expanded node of the draft (1 = linear); None = 4 where `tree` or `nodes` is
                    given, else 1
@@ -59,7 +59,7 @@ def load(
     exit_layer:    how many of the target's layers method "early-exit" drafts with; None = what its head was
                    trained for, without a head nine tenths of them
     stop_below:    a draft ends early where the drafter's joint confidence in it falls under this; the text
-                   stays the same (0 = always draft γ tokens)
+                   stays the same (None = the head's own, else 0: always draft γ tokens)
     lookup:        what method "fallback" tries first, "ngram" (None) or "suffix"
     dtype:         of the weights: "float32" (PyTorch), "bfloat16", "int8" or "int4" (native kernels on the
                    CPU; int4 are the 4-bit weights of a GGUF, as they are), "auto" for the checkpoint's own
@@ -80,6 +80,7 @@ def load(
         branch, tree, nodes = own.branch, own.tree, own.nodes
     branch = 4 if branch is None else branch
     gamma = own.gamma if gamma is None else gamma
+    stop_below = own.stop_below if stop_below is None else stop_below
     has_draft, kind = draft is not None and head is None, None if head is None else head.kind
     method = method or kind or ("draft-model" if draft else "ngram" if exit_layer is None else "early-exit")
     check_method(method, has_draft, kind, branch, stop_below, lookup, tree, nodes, exit_layer)

@@ -70,12 +70,13 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> Any:
 @pytest.mark.parametrize(
     ("given", "used"),
     [
-        ({}, (3, 4, "static", 7)),
-        ({"gamma": 6}, (6, 4, "static", 7)),
-        ({"branch": 1}, (3, 1, None, None)),
-        ({"branch": 2}, (3, 2, None, None)),
-        ({"nodes": 5}, (3, 4, None, 5)),
-        ({"tree": "dynamic"}, (3, 4, "dynamic", None)),
+        ({}, (3, 4, "static", 7, 0.2)),
+        ({"gamma": 6}, (6, 4, "static", 7, 0.2)),
+        ({"branch": 1}, (3, 1, None, None, 0.2)),
+        ({"branch": 2}, (3, 2, None, None, 0.2)),
+        ({"nodes": 5}, (3, 4, None, 5, 0.2)),
+        ({"tree": "dynamic"}, (3, 4, "dynamic", None, 0.2)),
+        ({"stop_below": 0.0}, (3, 4, "static", 7, 0.0)),
     ],
     ids=str,
 )
@@ -83,16 +84,16 @@ def test_a_head_is_used_as_its_file_says(
     tmp_path: Path, chosen: Any, given: dict[str, Any], used: tuple[Any, ...]
 ) -> None:
     """Unless something else is asked; its tree goes as a whole, for half of one fits nothing."""
-    head = replace(random_head(CONFIGS["eagle"]), drafting=Drafting(3, 4, "static", 7))
+    head = replace(random_head(CONFIGS["eagle"]), drafting=Drafting(3, 4, "static", 7, 0.2))
     write_head(tmp_path, head)
     model = chosen("m", draft=str(tmp_path), **given)
-    assert (model.gamma, model.branch, model.tree, model.nodes) == used
+    assert (model.gamma, model.branch, model.tree, model.nodes, model.stop_below) == used
 
 
 def test_a_head_whose_file_says_nothing_drafts_a_line(tmp_path: Path, chosen: Any) -> None:
     write_head(tmp_path, random_head(CONFIGS["eagle"]))
     model = chosen("m", draft=str(tmp_path))
-    assert (model.gamma, model.branch, model.tree, model.nodes) == (5, 1, None, None)
+    assert (model.gamma, model.branch, model.tree, model.nodes, model.stop_below) == (5, 1, None, None, 0)
 
 
 def test_a_model_drafts_with_the_head_that_comes_with_it(

@@ -215,6 +215,7 @@ class Drafting:
     branch: int = 1
     tree: str | None = None
     nodes: int | None = None
+    stop_below: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
