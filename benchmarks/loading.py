@@ -13,6 +13,7 @@ the packed weights and the K/V cache.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import statistics
@@ -115,6 +116,9 @@ def _child(code: str, *arguments: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     sides = {f"{name} {dtype}": partial(start, name, dtype) for name, dtype in STARTS}
     sides["taslak --help"] = partial(process, "-m", "taslak", "--help")
     sides["import torch"] = partial(process, "-c", "import torch")

@@ -31,7 +31,7 @@ from harness import RESULTS, finish, machine, requirement
 from prompts import PROMPTS
 
 from taslak import _native
-from taslak.models.loading import fetch, resolve
+from taslak.models.loading import cache_home, fetch, resolve
 from taslak.models.tokenizer import Tokenizer
 
 TARGET, DRAFT = "qwen2.5-coder-1.5b-instruct", "qwen2.5-coder-0.5b-instruct"
@@ -282,8 +282,13 @@ def main() -> None:
         requirements=requirements(best),
         machine=here,
         tokens=options.tokens,
-        settings={setting.key: setting.job for setting in settings},
+        settings={setting.key: json.loads(_without_cache(json.dumps(setting.job))) for setting in settings},
     )
+
+
+def _without_cache(text: str) -> str:
+    """What is stored names files within the cache folder, wherever that is."""
+    return text.replace(f"{cache_home()}/", "")
 
 
 if __name__ == "__main__":

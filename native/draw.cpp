@@ -100,7 +100,8 @@ Chosen best_of(const Scores& scores, const Z& z, std::int64_t count, std::uint64
 // The k largest logits, each under its place in the row. largest: of all.
 std::vector<Scored> largest_of(const float* logits, std::int64_t count, int k, float largest) {
     std::vector<Scored> best;
-    const std::size_t enough = std::size_t(std::max(k, 0));
+    if (k < 1) return best;
+    const std::size_t enough = std::size_t(k);
     float bound = k == 1 ? std::nextafter(largest, -INFINITY) : -INFINITY;
     for (std::int64_t i = 0; best.size() < enough || bound < largest; ++i) {
         i = ops_kernels().above(logits, i, count, bound);

@@ -57,6 +57,7 @@ void Layers::run(int first, int last, const Pass& pass, Pool& pool) {
     check(!beside_ || pass.beside, "q, k and v are wider than the rows, and nothing is beside");
     check(pass.plan->slots() <= pass.slots, "the plan's slots lie past the cache's end");
     check(pass.plan->positions() <= pass.positions, "the plan's positions lie past the rotations' end");
+    check(pass.tokens || pass.x || !pass.plan->rows(), "there are neither tokens nor hidden states");
     const std::size_t rows = std::size_t(pass.plan->rows());
     const std::size_t q = std::size_t(shape_.heads) * shape_.head_size;
     const std::size_t kv = std::size_t(shape_.kv_heads) * shape_.head_size;
@@ -113,7 +114,8 @@ void Layers::finish(const Pass& pass, Pool& pool) {
     check(ends_.norm || !all, "there is no last norm");
     if (all) rms_norm(x_.data(), ends_.norm, shape_.eps, rows, hidden, all, pool);
     if (!wanted) return;
-    check(ends_.head, "there is no head");
+    check(ends_.head && pass.logits, "there is no head, or nowhere to put its logits");
+    check(wanted <= rows, "more rows are wanted than there are");
     for (int i = 0; i < wanted; ++i) {
         check(pass.wanted[i] >= 0 && pass.wanted[i] < rows, "a wanted row isn't one of the pass");
         std::copy_n((all ? all : x_.data()) + std::size_t(pass.wanted[i]) * hidden, hidden, &normed_[std::size_t(i) * hidden]);

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from taslak import native
 from taslak.cli.options import DEFAULT_DTYPE, DEFAULT_MODEL
+from taslak.core import verify
+from taslak.core.draft import EMPTY
 from taslak.drafters.formats import ExitConfig, write_head
 from taslak.engine import load
 from taslak.models.loading import DEFAULT_PACK, packs
@@ -423,6 +427,42 @@ def test_models_info(taslak: Taslak) -> None:
 @pytest.mark.parametrize("command", ["info", "pull"])
 def test_models_of_an_unknown_name(taslak: Taslak, command: str) -> None:
     assert_one_line(taslak("models", command, "nothing"), "nothing", DEFAULT_MODEL)
+
+
+# -- verify -------------------------------------------------------------------------------------------------
+
+
+def test_verify_passes_and_says_what_was_compared(taslak: Taslak, model: str, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("abcabcabc\nxyxyxy\n")
+    asked = ("verify", model, "--prompts", str(prompts), "--max-tokens", "16", "--samples", "60")
+    result = taslak(*asked, "--json")
+    report = json.loads(result.out)
+    assert (result.code, report["passed"], report["method"]) == (0, True, "ngram")
+    assert {check["outcome"] for check in report["checks"]} <= {"passed", "skipped"}
+    assert len(report["checks"]) == 8
+    result = taslak(*asked, "--check", "greedy")
+    assert result.code == 0
+    assert result.out.splitlines()[0].startswith("passed   greedy: 2 greedy answers")
+    assert "speculation changed nothing" in result.out
+
+
+def test_verify_fails_with_the_first_difference(
+    taslak: Taslak, model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trusting(draft: Any, p_at: Any, key: int, position: int) -> Any:
+        yield from (verify.Decision(token, node) for node, token in enumerate(draft.tokens))
+        yield from verify.coupled(EMPTY, lambda _: p_at(len(draft) - 1), key, position)
+
+    monkeypatch.setitem(verify.VERIFIERS, "coupled", trusting)
+    result = taslak("verify", model, "--max-tokens", "16", "--check", "greedy")
+    assert result.code == 1
+    assert re.search(r"failed   greedy: prompt \d: token \d+ is \d+ with speculation and \d+", result.out)
+    assert "NOT proven" in result.out
+
+
+def test_verify_knows_its_checks(taslak: Taslak, model: str) -> None:
+    assert_one_line(taslak("verify", model, "--check", "gredy"), "gredy", "greedy")
 
 
 @pytest.mark.integration

@@ -102,12 +102,12 @@ def check_resumed_rows(model: Decoder, data: st.DataObject, exit_layer: int, mos
     tokens = data.draw(st.lists(st.integers(0, 60), min_size=n, max_size=n))
     parents = [-1, *(data.draw(st.integers(0, i)) for i in range(n - 1))]
     done = data.draw(st.integers(1, n))
-    last = f"layer.{model.layers - 1}"
+    seen = ["embedding", f"layer.{exit_layer}", f"layer.{model.layers - 1}", "final_norm"]
     whole_cache, cache = model.allocate(most + nodes), model.allocate(most + nodes)
     for block in (whole_cache, cache):
         model.forward([chain_rows(block, prefix, 0)])
         block.keep(range(len(prefix)))
-    whole = model.forward([Rows(whole_cache, tokens, parents, 0, n)], capture=[last])
+    whole = model.forward([Rows(whole_cache, tokens, parents, 0, n)], capture=seen)
     name = f"layer.{exit_layer - 1}"
     hidden = torch.zeros(n, model.hidden_size)
     first = 0
@@ -117,15 +117,13 @@ def check_resumed_rows(model: Decoder, data: st.DataObject, exit_layer: int, mos
         hidden[first:end] = model.forward([rows], (0, exit_layer), capture=[name]).features[name]
         first = end
     starts = [exit_layer] * done + [0] * (n - done)
-    resumed = model.forward(
-        [Rows(cache, tokens, parents, 0, n, starts=starts, hidden=hidden)], capture=[last]
-    )
+    resumed = model.forward([Rows(cache, tokens, parents, 0, n, starts=starts, hidden=hidden)], capture=seen)
     path = cache.ancestors(data.draw(st.integers(0, n - 1)))
     for block in (whole_cache, cache):
         block.keep(path)
     try:
         assert torch.equal(resumed.logits, whole.logits)
-        assert torch.equal(resumed.features[last], whole.features[last])
+        assert all(torch.equal(resumed.features[name], whole.features[name]) for name in seen)
         assert torch.equal(cache_bits(model, cache), cache_bits(model, whole_cache))
     finally:
         whole_cache.release()

@@ -15,6 +15,7 @@ from taslak.cli.errors import run
 from taslak.cli.generate import generate
 from taslak.cli.info import info
 from taslak.cli.train import train
+from taslak.cli.verify import verify
 
 app = typer.Typer(
     name="taslak",
@@ -26,6 +27,7 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(demo)
 app.command()(train)
+app.command()(verify)
 app.command()(info)
 app.add_typer(models.app, name="models")
 

@@ -56,11 +56,11 @@ def demo() -> None:
     """Decode three short prompts with the default model, plainly and with speculation, and compare."""
     with rendering.ProgressBar() as progress:
         import taslak
+        from taslak.drafters.formats import shipped_head
+        from taslak.engine.loading import DEFAULT_KIND
 
-        models = [taslak.load(DEFAULT_MODEL, method=LOOKUP, progress=progress)]
-        own = taslak.load(DEFAULT_MODEL, progress=progress)
-    if own.draft_name is not None:  # a head of its own; else its method looks up too
-        models.append(own)
+        own = [DEFAULT_KIND] if shipped_head(DEFAULT_MODEL, DEFAULT_KIND) else []
+        models = [taslak.load(DEFAULT_MODEL, method=way, progress=progress) for way in (LOOKUP, *own)]
     columns = []
     for name, prompt in PROMPTS.items():
         rendering.heading(name)
@@ -73,8 +73,8 @@ def demo() -> None:
     print()
     rows = [[figure, *(column[figure] for column in columns)] for figure in columns[0]]
     rendering.table(["", *PROMPTS], rows, right=range(1, len(columns) + 1))
-    ways = ", ".join(f"{model.method} with γ {model.gamma}" for model in models)
-    print(f"{own.name}, {ways}, {own.verify}, {own.dtype}, greedy;")
+    methods = ", ".join(f"{model.method} with γ {model.gamma}" for model in models)
+    print(f"{models[0].name}, {methods}, {models[0].verify}, {models[0].dtype}, greedy;")
     print(f"medians of up to {ROUNDS} runs, all ways in turns")
     if any(column["identical"] == DIFFERENT for column in columns):
         raise typer.Exit(1)

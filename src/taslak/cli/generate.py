@@ -9,13 +9,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taslak.cli import rendering
-from taslak.cli.options import DEFAULT_DTYPE, DEFAULT_MODEL, Dtype, Model, Threads, use_threads
+from taslak.cli.options import (
+    DEFAULT_DTYPE,
+    DEFAULT_MODEL,
+    DRAFTING,
+    Branch,
+    Device,
+    Draft,
+    DraftDtype,
+    Dtype,
+    Exact,
+    ExitLayer,
+    Gamma,
+    Lookup,
+    Method,
+    Model,
+    Nodes,
+    StopBelow,
+    Threads,
+    Tree,
+    use_threads,
+)
 from taslak.errors import OptionError, PromptError, SamplingError
 
 if TYPE_CHECKING:
     from taslak.engine import Answer, LanguageModel
 
-DRAFTING, SAMPLING, OUTPUT = "Speculation", "Sampling", "Output"
+SAMPLING, OUTPUT = "Sampling", "Output"
 
 EXCLUDING = [
     ("--plain", "--compare"),
@@ -35,105 +55,20 @@ def generate(
     ],
     model: Model = DEFAULT_MODEL,
     dtype: Dtype = DEFAULT_DTYPE,
-    device: Annotated[
-        str, typer.Option(help="Where to run, as PyTorch names it.", metavar="cpu|cuda")
-    ] = "cpu",
-    exact: Annotated[
-        bool,
-        typer.Option(
-            "--exact",
-            help="In PyTorch: the same bits whatever is computed side by side; slower. The native kernels "
-            "give them anyway.",
-        ),
-    ] = False,
+    device: Device = "cpu",
+    exact: Exact = False,
     threads: Threads = None,
     raw: Annotated[bool, typer.Option("--raw", help="Don't put the prompt into the chat template.")] = False,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            help="ngram, suffix, draft-model, fallback, early-exit, medusa, eagle or eagle3. Default: what "
-            "--draft names, early-exit with --exit-layer, else the head that comes with taslak for the "
-            "model, else ngram.",
-            metavar="NAME",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = None,
-    draft: Annotated[
-        str | None,
-        typer.Option(
-            help="A smaller model with the same tokenizer, or the folder of a head trained for the model.",
-            metavar="NAME",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = None,
-    draft_dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="Of the smaller model's weights; default: as --dtype.",
-            metavar="NAME",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = None,
-    gamma: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Drafted depth of a pass, 1 to 16. Default: the head's own, else 5.",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = None,
-    branch: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Children of an expanded node of the draft. Default: the head's own, else 1, a linear "
-            "draft; 4 with --tree or --nodes.",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = None,
-    tree: Annotated[
-        str | None,
-        typer.Option(
-            metavar="static|dynamic",
-            help="Which tree a head drafts: its shape fixed beforehand, or grown and re-ranked by confidence "
-            "(the default).",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Most nodes of a draft. Default: gamma times branch.",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = None,
-    exit_layer: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="How many of the model's own layers method early-exit drafts with, 1 to all but one. "
-            "Default: what its head was trained for; without a head nine tenths.",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = None,
-    stop_below: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            help="End a draft where the drafter's joint confidence falls under this; same text. Default: the "
-            "head's own, else 0.",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = None,
-    lookup: Annotated[
-        str | None,
-        typer.Option(
-            help="What method fallback tries before the draft model; ngram by default.",
-            metavar="ngram|suffix",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = None,
+    method: Method = None,
+    draft: Draft = None,
+    draft_dtype: DraftDtype = None,
+    gamma: Gamma = None,
+    branch: Branch = None,
+    tree: Tree = None,
+    nodes: Nodes = None,
+    exit_layer: ExitLayer = None,
+    stop_below: StopBelow = None,
+    lookup: Lookup = None,
     verify: Annotated[
         str,
         typer.Option(

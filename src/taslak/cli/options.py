@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+DRAFTING = "Speculation"
+"""The panel of options that say how to draft."""
+
 DEFAULT_MODEL = "smollm2-135m-instruct"
 """`taslak.models.loading.DEFAULT_PACK`, too heavy to import for --help; a test compares both."""
 
@@ -30,6 +33,114 @@ Threads = Annotated[
     int | None,
     typer.Option(
         metavar="N", help="Threads to compute with; default: the physical cores there are. Same text."
+    ),
+]
+
+
+Device = Annotated[str, typer.Option(help="Where to run, as PyTorch names it.", metavar="cpu|cuda")]
+
+Exact = Annotated[
+    bool,
+    typer.Option(
+        "--exact",
+        help="In PyTorch: the same bits whatever is computed side by side; slower. The native kernels "
+        "give them anyway.",
+    ),
+]
+
+Method = Annotated[
+    str | None,
+    typer.Option(
+        help="ngram, suffix, draft-model, fallback, early-exit, medusa, eagle or eagle3. Default: what "
+        "--draft names, early-exit with --exit-layer, else the head that comes with taslak for the "
+        "model, else ngram.",
+        metavar="NAME",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        help="A smaller model with the same tokenizer, or the folder of a head trained for the model.",
+        metavar="NAME",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+DraftDtype = Annotated[
+    str | None,
+    typer.Option(
+        help="Of the smaller model's weights; default: as --dtype.",
+        metavar="NAME",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+Gamma = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Drafted depth of a pass, 1 to 16. Default: the head's own, else 5.",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+Branch = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Children of an expanded node of the draft. Default: the head's own, else 1, a linear "
+        "draft; 4 with --tree or --nodes.",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+Tree = Annotated[
+    str | None,
+    typer.Option(
+        metavar="static|dynamic",
+        help="Which tree a head drafts: its shape fixed beforehand, or grown and re-ranked by confidence "
+        "(the default).",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+Nodes = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Most nodes of a draft. Default: gamma times branch.",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+ExitLayer = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="How many of the model's own layers method early-exit drafts with, 1 to all but one. "
+        "Default: what its head was trained for; without a head nine tenths.",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+StopBelow = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        help="End a draft where the drafter's joint confidence falls under this; same text. Default: the "
+        "head's own, else 0.",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+Lookup = Annotated[
+    str | None,
+    typer.Option(
+        help="What method fallback tries before the draft model; ngram by default.",
+        metavar="ngram|suffix",
+        rich_help_panel=DRAFTING,
     ),
 ]
 

@@ -17,7 +17,7 @@ from taslak.core.noise import Stream
 from taslak.core.sampling import Distribution, Sampling, distribution
 from taslak.drafters.formats import Head
 from taslak.drafters.watch import Watch
-from taslak.errors import CheckpointError, OptionError
+from taslak.errors import OptionError
 from taslak.models.cache import Block
 from taslak.models.target import Target
 from taslak.native import row_draw
@@ -241,21 +241,5 @@ def needed_head(kind: str, target: Target, options: DrafterOptions) -> Head:
         raise OptionError(f"method {kind} needs a {kind} head; name its folder with --draft")
     if head.kind != kind:
         raise OptionError(f"method {kind} needs a {kind} head and got one of kind {head.kind}")
-    made_for = head.target
-    spelled = range(target.vocab_size, target.padded_vocab_size + 1)
-    for what, has, own, fits in (
-        ("hidden size", made_for.hidden_size, target.hidden_size, (target.hidden_size,)),
-        ("vocabulary", made_for.vocab_size, target.vocab_size, spelled),
-        ("layers", made_for.layers, target.layers, (None, target.layers)),
-    ):
-        if has not in fits:
-            raise CheckpointError(
-                f"the {kind} head was made for {made_for.name}: its {what} is {has}, the target's is {own}; "
-                "use a head trained for this target"
-            )
-    if head.draft_ids is not None and int(head.draft_ids[-1]) >= target.vocab_size:
-        raise CheckpointError(
-            f"the {kind} head drafts token {int(head.draft_ids[-1])}, which the target's vocabulary of "
-            f"{target.vocab_size} lacks; use a head trained for this target"
-        )
+    head.check_fits(target.hidden_size, target.vocab_size, target.padded_vocab_size, target.layers)
     return head

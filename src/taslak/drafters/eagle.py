@@ -188,7 +188,7 @@ class Eagle:
         out, logits = self._network.run(tokens, hidden, shares, ends)
         for number, (state, share, end) in enumerate(zip(states, shares, ends, strict=True)):
             state.cache.keep(share.nodes)
-            state.tip = out[end], logits[number]
+            state.tip = out[end].clone(), logits[number].clone()  # not to keep all the rows
             state.waiting = []
 
 

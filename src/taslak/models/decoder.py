@@ -146,7 +146,7 @@ class Decoder:
     ) -> list[_Segment]:
         """Layers [first, last), cut where rows join that start above the first."""
         starts = [start for rows in batch for start in (rows.starts or (first,) * len(rows.tokens))]
-        joints = sorted({max(start, first) for start in starts})
+        joints = sorted({max(start, first) for start in starts if start < last})
         segments = []
         for joint, end in zip(joints, [*joints[1:], last], strict=True):
             picked: list[int] = []

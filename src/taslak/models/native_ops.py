@@ -12,7 +12,7 @@ from torch import Tensor
 
 from taslak.models.cache import Pool
 from taslak.models.config import DecoderConfig
-from taslak.models.layers import HEAD, PRODUCTS, Ends, Ran, norm_name, weight_name
+from taslak.models.layers import EMBEDDED, HEAD, PRODUCTS, Ends, Ran, norm_name, weight_name
 from taslak.models.ops import Share
 from taslak.models.rope import Rope
 from taslak.native import Packed, linear
@@ -118,11 +118,12 @@ class NativeLayers:
             tokens, hidden = (), self._start(torch.tensor(tokens), hidden)
         if beside is not None:
             beside = check("beside", beside, (plan.rows, self._beside), torch.float32).contiguous()
-        captured = {layer: torch.empty(size) for layer in capture}
+        ends = EMBEDDED, self._config.layers
+        captured = {at: _empty(*size) for at in capture if first <= at < last or at in ends}
         logits = None
         if wanted:
             assert self._ends.head is not None
-            logits = torch.empty((len(wanted), self._ends.head.shape[0]))
+            logits = _empty(len(wanted), self._ends.head.shape[0])
         cos, sin = self._rope.table(plan.positions)
         keys, values = self._pool.keys, self._pool.values
         self._layers.run(
@@ -168,6 +169,11 @@ class NativeLayers:
     def logits(self, x: Tensor) -> Tensor:
         assert self._ends.head is not None
         return linear(x.contiguous(), self._ends.head)
+
+
+def _empty(rows: int, width: int) -> Tensor:
+    """What the kernels write, whatever PyTorch's defaults are set to."""
+    return torch.empty((rows, width), dtype=torch.float32, device="cpu")
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

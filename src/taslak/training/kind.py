@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from taslak.drafters.formats import Head, HeadConfig, HeadTarget, write_head
+from taslak.drafters.formats import Drafting, Head, HeadConfig, HeadTarget, write_head
 from taslak.errors import OptionError
 from taslak.models.decoder import FINAL_NORM
 from taslak.training.batch import Batch
@@ -28,10 +28,12 @@ class Kind(nn.Module):
 
     features:  what it reads of the target's passes, the teacher's "final_norm" among them
     config:    what it is, as its file says; None = it is saved in another format
+    drafting:  how the head it goes on from drafts
     """
 
     features: tuple[str, ...] = (FINAL_NORM,)
     config: HeadConfig | None = None
+    drafting: Drafting | None = None
 
     def __init__(self, teacher: Teacher) -> None:
         super().__init__()
@@ -54,13 +56,19 @@ class Kind(nn.Module):
 
     @torch.no_grad()
     def go_on(self, head: Head) -> None:
-        """Take over a trained head's numbers. Raises OptionError for one of another kind or shape."""
-        if head.config != self.config or head.tensors.keys() != self.state_dict().keys():
+        """Take over a trained head's numbers, and how it drafts. Raises OptionError for one of another kind
+        or shape."""
+        if head.config != self.config:
             raise OptionError(
                 f"the {head.kind} head to go on from is {head.config}; expected {self.config}. Give the "
                 "settings it was trained with, or start afresh"
             )
+        if odd := sorted(head.tensors.keys() - self.state_dict().keys()):
+            raise OptionError(
+                f"the head to go on from has a {odd[0]} of its own, which training keeps none of"
+            )
         self.load_state_dict({name: tensor.float() for name, tensor in head.tensors.items()})
+        self.drafting = head.drafting
 
     def head(self, dtype: torch.dtype = torch.float32) -> Head:
         """What is trained so far, as the drafters read it."""
@@ -68,7 +76,7 @@ class Kind(nn.Module):
         tensors = {name: tensor.detach().to("cpu", dtype) for name, tensor in self.state_dict().items()}
         t = self.teacher
         target = HeadTarget(t.name, t.config.hidden_size, t.vocab_size, t.config.layers)
-        return Head(target, self.config, tensors, t.draft_ids)
+        return Head(target, self.config, tensors, t.draft_ids, self.drafting)
 
     def judged(
         self, outputs: Sequence[tuple[Tensor, Tensor, Tensor]], steps: Sequence[int], batch: Batch, p: Tensor

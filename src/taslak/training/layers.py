@@ -98,15 +98,16 @@ def _attend(q: Tensor, rounds: Sequence[KeyValue]) -> Tensor:
     rows, heads, size = q.shape
     (keys, values), *later = rounds
     length = keys.shape[0]
-    seen = sees(length, len(later))[length - rows :, :length].to(q.device)  # of the first round's keys
     q = q.view(rows, keys.shape[1], -1, size).permute(1, 2, 0, 3)  # [kv heads, group, n, d]
     keys, values = (t.transpose(0, 1)[:, None] for t in (keys, values))  # [kv heads, 1, L, d]
     if not later:
         keys, values = (t.expand(-1, q.shape[1], -1, -1) for t in (keys, values))
-        mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=seen)
+        whole = rows == length
+        mask = None if whole else _first_keys(rows, length, 0, q.device)
+        mixed = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=whole)
     else:
         # a row sees one key of each later round; a mask over all of them would compute `length` times that
-        backs = range(len(later) - 1, -1, -1)
+        seen, backs = _first_keys(rows, length, len(later), q.device), range(len(later) - 1, -1, -1)
         alone = [tuple(_earlier(t, back) for t in both) for both, back in zip(later, backs, strict=True)]
         scores = [(q @ keys.transpose(-1, -2)).masked_fill(~seen, -torch.inf)]
         for (key, _), back in zip(alone, backs, strict=True):
@@ -123,6 +124,12 @@ def _earlier(t: Tensor, back: int) -> Tensor:
     """At each row what is `back` rows before it; zeros where there is none. [n, kv heads, d] ->
     [kv heads, 1, n, d]."""
     return F.pad(t, (0, 0, 0, 0, back, 0))[: t.shape[0]].transpose(0, 1)[:, None]
+
+
+def _first_keys(rows: int, length: int, earlier: int, device: torch.device) -> Tensor:
+    """Of the last rows of a text, which of the first round's keys each sees. -> Bool[rows, length]."""
+    at = torch.arange(length, device=device)
+    return at[length - rows :, None] - at >= earlier
 
 
 def sees(length: int, earlier: int) -> Tensor:

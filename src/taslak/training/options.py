@@ -70,8 +70,9 @@ class TrainingOptions:
         if self.kind not in KINDS:
             raise OptionError(f"kind is {self.kind!r}; expected one of {', '.join(KINDS)}")
         if (self.prompts is None) == (not self.texts):
+            both = "; both were given" if self.texts else "; neither was given"
             raise OptionError(
-                "give prompts for the target to answer (--prompts), or answers (--texts), not both"
+                f"give prompts for the target to answer (--prompts), or answers (--texts){both}"
             )
         if self.shard is not None and self.texts:
             raise OptionError("--shard shares out the answering of prompts; with --texts there is none")
@@ -88,7 +89,9 @@ class TrainingOptions:
             raise OptionError(f"temperatures are {list(self.temperatures)}; expected some, none below 0")
         if self.draft_vocab is not None and self.draft_vocab < 0:
             raise OptionError(f"draft_vocab is {self.draft_vocab}; expected a number of tokens, 0 = all")
-        if self.draft_vocab is not None and self.init is not None:
+        if self.store is not None and self.shard is not None:
+            raise OptionError("--shard only answers; --store is for the hidden states that come after that")
+        if self.draft_vocab is not None and self.init is not None and KINDS[self.kind].draft_vocab:
             raise OptionError("what a head from --init can say is settled already; leave draft_vocab out")
         if self.draft_vocab and not KINDS[self.kind].draft_vocab:
             raise OptionError(f"a {self.kind} says every token of the target's; leave draft_vocab out")
@@ -111,7 +114,8 @@ class TrainingOptions:
         return size if size < vocab_size else None
 
     def build(self, teacher: Teacher) -> Kind:
-        """The head to be trained. Raises OptionError for what this target can't have or `init` isn't."""
+        """The head to be trained. Raises OptionError for what this target can't have or `init` isn't,
+        CheckpointError for a head made for another target."""
         settings = {k: v for k, v in self.settings.items() if v is not None}
         if self.init is None:
             return KINDS[self.kind].make(teacher, **settings)
@@ -121,6 +125,8 @@ class TrainingOptions:
         if folder is None:
             raise OptionError(f"init is {self.init!r}; expected the folder or name of a {self.kind} head")
         head = read_head(folder)
+        c = teacher.config
+        head.check_fits(c.hidden_size, teacher.vocab_size, c.vocab_size, c.layers)
         teacher.draft_ids = head.draft_ids
         kind = KINDS[self.kind].make(teacher, **settings)
         kind.go_on(head)

@@ -89,7 +89,7 @@ class _Run:
         self._progress = progress
         self._fetching = fetching
         self._work = options.out / "work"
-        self._store = options.store or self._work / "store"
+        self._store = (options.store or self._work / "store").absolute()
 
     def run(self) -> Trained:
         """One run at a time in a folder: a second one waits for its turn, and goes on from there."""
@@ -199,7 +199,7 @@ class _Run:
         teacher = self._teacher(None)
         store = Store(self._store)
         size = o.draft_vocab_size(teacher.vocab_size)
-        if size is not None:
+        if size is not None and o.init is None:  # else what the head can say is settled
             teacher.draft_ids = frequent(store.token_counts(teacher.vocab_size), size)
         torch.manual_seed(o.schedule.seed)
         kind = o.build(teacher).to(self._world.device)
@@ -208,7 +208,7 @@ class _Run:
             "kind": o.kind,
             "init": o.init,
             **{name: _plain(value) for name, value in o.settings.items()},
-            "draft_vocab": size,
+            "draft_vocab": None if teacher.draft_ids is None else teacher.draft_vocab_size,
             **asdict(o.schedule),
             "processes": self._world.size,
             "hidden states": store.digest,

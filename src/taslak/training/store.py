@@ -137,18 +137,22 @@ def fill(
         "held_out": [int(text.held_out) for text in texts],
     }
     make_folder(folder)
-    there, filling, done = _found(folder, meta)
+    found = _found(folder, meta)
+    there, filling, done = found or ([], [], 0)
     missing = [name for name in features if name not in there]
+    meta["features"] = there
     if missing and filling != missing:
-        filling, done = missing, 0
         require_free(folder, size(rows, target.hidden_size, len(missing)), f"the hidden states in {folder}")
+        if found is not None:  # before a file changes, the note must not speak of it
+            write_json(folder / "meta.json", {**meta, "filling": [], "done": 0})
         with full_disk_is_an_error(folder, "hidden states"):
-            every.tofile(folder / "tokens.i32")
+            if found is None:  # else others may be reading them
+                every.tofile(folder / "tokens.i32")
             for name in missing:
                 _reserve(folder / f"{name}.f16", rows * target.hidden_size * 2)
+        done = 0
     if missing:
-        meta["features"] = there
-        _compute(folder, target, texts, meta, filling, done, progress)
+        _compute(folder, target, texts, meta, missing, done, progress)
     return Store(folder, features)
 
 
@@ -157,17 +161,21 @@ def size(rows: int, hidden_size: int, features: int) -> int:
     return rows * (4 + 2 * hidden_size * features)
 
 
-def _found(folder: Path, meta: dict[str, Any]) -> tuple[list[str], list[str], int]:
-    """Features that are there, those being computed, and how many texts they have taken in."""
+def _found(folder: Path, meta: dict[str, Any]) -> tuple[list[str], list[str], int] | None:
+    """Features that are there, those being computed, and how many texts they have taken in. None where there
+    is no store yet."""
     found = read_json(folder / "meta.json")
     if found is None:
-        return [], [], 0
+        return None
     if different := [key for key in meta if found.get(key) != meta[key]]:
         raise OptionError(
             f"the hidden states in {folder} were made with another {', '.join(different)}; "
             "remove that folder to compute them anew, or give another --store"
         )
-    return found["features"], found["filling"], found["done"]
+    features, done = found["features"], int(found["done"])
+    if "filling" not in found:  # as it was once written: all features at a time
+        return (features, [], 0) if done == len(found["lengths"]) else ([], features, done)
+    return features, found["filling"], done
 
 
 def _reserve(path: Path, count: int) -> None:

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taslak.models.cache import PAGE
+from taslak.models.ops import Share
 from taslak.native import set_threads, threads
 from taslak.native.build import extension
+from tests.support.tiny import tiny_model
 from tests.unit.native.paths import PATHS, on_path
 
 SLOTS = 40 * PAGE
@@ -176,6 +178,19 @@ def test_write_rounds_as_pytorch_does() -> None:
             assert torch.equal(others[5].nan_to_num(7.0), (-values).to(dtype).nan_to_num(7.0))
             assert not keys[4].any()
             assert not keys[6].any()
+
+
+def test_rows_stand_where_their_ancestors_and_the_base_put_them() -> None:
+    """Two siblings have one position; a base moves all."""
+    tree = [-1, 0, 0, 1]
+    assert extension.Plan([([0], 3, tree, [0, 1, 2], 0)]).positions == 5
+    assert extension.Plan([([0], 3, tree, [3], 0)]).positions == 6
+    assert extension.Plan([([0], 3, tree, [3], 40), ([1], 2, [-1], [0], 0)]).positions == 46
+    cache = tiny_model(1).allocate(8)
+    cache.add([-1, 0, 0, 1])
+    cache.keep([0])
+    cache.add([-1, 0, 0, 1])
+    assert Share(cache, [1, 2, 3], 7).positions() == [9, 9, 10]
 
 
 @pytest.mark.parametrize(

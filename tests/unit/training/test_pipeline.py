@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import taslak
-from taslak.drafters.formats import ExitConfig, read_head, write_head
-from taslak.errors import OptionError
+from taslak.drafters.formats import Drafting, ExitConfig, read_head, write_head
+from taslak.errors import OptionError, UserError
 from taslak.models.loading import storage
 from taslak.training import KINDS, Schedule, TrainingOptions, train
 from taslak.training import report as reporting
@@ -302,6 +302,7 @@ def test_training_goes_on_from_a_head(here: Path, tmp_path: Path) -> None:
     train(first)
     states = (shared / "final_norm.f16").stat().st_mtime_ns
     hardly = Schedule(epochs=1, batch_tokens=80, learning_rate=1e-12)
+    write_head(tmp_path / "a", replace(read_head(tmp_path / "a"), drafting=Drafting(3, 2)))
     again = here_asked(
         here, "eagle", tmp_path / "b", evaluate=0, store=shared, init=str(tmp_path / "a"), draft_vocab=None
     )
@@ -311,6 +312,9 @@ def test_training_goes_on_from_a_head(here: Path, tmp_path: Path) -> None:
     assert torch.equal(before.draft_ids, after.draft_ids)
     for name, tensor in before.tensors.items():
         assert torch.allclose(tensor.float(), after.tensors[name].float(), atol=1e-6), name
+    assert after.drafting == Drafting(3, 2)
+    made = json.loads((tmp_path / "b" / "provenance.json").read_text())
+    assert made["settings"]["draft_vocab"] == len(before.draft_ids)
     assert (shared / "final_norm.f16").stat().st_mtime_ns == states
     assert not (tmp_path / "b" / "work" / "store").exists()
 
@@ -320,11 +324,29 @@ def test_what_can_not_be_gone_on_from_is_told(here: Path, tmp_path: Path) -> Non
     made = str(tmp_path / "a")
     with pytest.raises(OptionError, match="leave draft_vocab out"):
         here_asked(here, "medusa", tmp_path / "b", init=made)
+    head = read_head(made)
+    assert head.draft_ids is not None
+    wide = {
+        name: torch.zeros([33 if size == 32 else size for size in tensor.shape])
+        for name, tensor in head.tensors.items()
+    }
+    others = {
+        "wide": replace(head, target=replace(head.target, hidden_size=33), tensors=wide),
+        "layers": replace(head, target=replace(head.target, layers=9)),
+        "tokens": replace(head, target=replace(head.target, vocab_size=600), draft_ids=head.draft_ids + 300),
+    }
+    for name, other in others.items():
+        write_head(tmp_path / name, other)
     for kind, init, settings, message in (
         ("eagle", made, {}, "medusa head to go on from"),
         ("medusa", made, {"heads": 3}, "heads=2"),
         ("medusa", str(here), {}, "expected the folder or name of a medusa head"),
+        ("medusa", str(tmp_path / "wide"), {"heads": 2}, "hidden size is 33"),
+        ("medusa", str(tmp_path / "layers"), {"heads": 2}, "layers is 9"),
+        ("medusa", str(tmp_path / "tokens"), {"heads": 2}, "vocabulary is 600"),
     ):
         options = here_asked(here, kind, tmp_path / "b", evaluate=0, init=init, draft_vocab=None)
-        with pytest.raises(OptionError, match=message):
+        with pytest.raises(UserError, match=message):
             train(replace(options, settings=settings))
+    with pytest.raises(OptionError, match="--shard only answers"):
+        here_asked(here, "medusa", tmp_path / "b", store=tmp_path, shard=Shard(0, 2))

@@ -100,7 +100,8 @@ def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
     whole = make_store(tmp_path / "whole")
     first = fill(tmp_path / "s", target(), texts(), FEATURES[:1], {"model": "tiny"})
     assert list(first.features) == [FEATURES[0]]
-    before = (tmp_path / "s" / f"{FEATURES[0]}.f16").stat().st_mtime_ns
+    files = [tmp_path / "s" / f"{FEATURES[0]}.f16", tmp_path / "s" / "tokens.i32"]
+    before = [file.stat().st_mtime_ns for file in files]
     names: list[tuple[str, ...]] = []
     model = target()
     forward = model.forward
@@ -113,7 +114,7 @@ def test_only_what_is_missing_is_computed(tmp_path: Path) -> None:
     wanted = [FEATURES[0], FEATURES[2]]
     second = fill(tmp_path / "s", model, texts(), wanted, {"model": "tiny"})
     assert set(names) == {(FEATURES[2],)}
-    assert (tmp_path / "s" / f"{FEATURES[0]}.f16").stat().st_mtime_ns == before
+    assert [file.stat().st_mtime_ns for file in files] == before, "others may be reading them"
     for name in wanted:
         assert (second.features[name][:] == whole.features[name][:]).all()
     assert set(Store(tmp_path / "s").features) == set(wanted)
@@ -134,3 +135,59 @@ def test_answers_become_texts() -> None:
     ]
     with pytest.raises(OptionError, match="none is left to train on, or none held out"):
         texts_of(answers, frozenset({4}), 4)
+
+
+def test_a_filling_that_another_kind_broke_off_begins_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One kind is stopped half-way, another one fails before it has computed anything: what the first had is
+    overwritten by then, and must not count."""
+    whole = make_store(tmp_path / "whole")
+    monkeypatch.setattr(module, "ROWS", 40)
+    monkeypatch.setattr(module, "FLUSH_ROWS", 1)
+
+    def stop(what: str, done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fill(tmp_path / "s", target(), texts(), FEATURES[:1], {"model": "tiny"}, stop)
+    reserve = module._reserve
+    calls = []
+
+    def failing(path: Path, count: int) -> None:
+        calls.append(path)
+        if len(calls) == 2:
+            raise OSError("no")
+        reserve(path, count)
+
+    monkeypatch.setattr(module, "_reserve", failing)
+    with pytest.raises(DiskError):
+        fill(tmp_path / "s", target(), texts(), FEATURES[:2], {"model": "tiny"})
+    monkeypatch.setattr(module, "_reserve", reserve)
+    again = fill(tmp_path / "s", target(), texts(), FEATURES[:1], {"model": "tiny"})
+    assert (again.features[FEATURES[0]][:] == whole.features[FEATURES[0]][:]).all()
+
+
+@pytest.mark.parametrize("done", [2, 6], ids=["half", "whole"])
+def test_a_store_of_an_earlier_version_is_gone_on_with(tmp_path: Path, done: int) -> None:
+    """Its note lists all features at once, and says how far they are together."""
+    whole = make_store(tmp_path)
+    note = tmp_path / "meta.json"
+    meta = json.loads(note.read_text())
+    del meta["filling"]
+    note.write_text(json.dumps({**meta, "done": done}))
+    model = target()
+    rows = 0
+    forward = model.forward
+
+    def counted(batch, **options):  # type: ignore[no-untyped-def]
+        nonlocal rows
+        rows += sum(len(r.tokens) for r in batch)
+        return forward(batch, **options)
+
+    model.forward = counted  # type: ignore[method-assign]
+    again = fill(tmp_path, model, texts(), FEATURES, {"model": "tiny"})
+    assert rows == sum(len(text.tokens) for text in texts()[done:])
+    for name in FEATURES:
+        assert (again.features[name][:] == whole.features[name][:]).all()

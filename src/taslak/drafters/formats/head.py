@@ -249,6 +249,26 @@ class Head:
             shapes[EMBEDDING] = (self.target.vocab_size, self.target.hidden_size)
         return shapes
 
+    def check_fits(self, hidden_size: int, vocab_size: int, padded_vocab_size: int, layers: int) -> None:
+        """Raise CheckpointError, naming what differs, unless it was made for a target of these sizes."""
+        made_for = self.target
+        spelled = range(vocab_size, padded_vocab_size + 1)
+        for what, has, own, fits in (
+            ("hidden size", made_for.hidden_size, hidden_size, (hidden_size,)),
+            ("vocabulary", made_for.vocab_size, vocab_size, spelled),
+            ("layers", made_for.layers, layers, (None, layers)),
+        ):
+            if has not in fits:
+                raise CheckpointError(
+                    f"the {self.kind} head was made for {made_for.name}: its {what} is {has}, the target's "
+                    f"is {own}; use a head trained for this target"
+                )
+        if self.draft_ids is not None and int(self.draft_ids[-1]) >= vocab_size:
+            raise CheckpointError(
+                f"the {self.kind} head drafts token {int(self.draft_ids[-1])}, which the target's vocabulary "
+                f"of {vocab_size} lacks; use a head trained for this target"
+            )
+
     def check(self, where: object = "the head") -> None:
         """Raise CheckpointError, naming `where` it was read from, for a setting out of range and any missing,
         unexpected or misshapen tensor."""
