@@ -49,14 +49,16 @@ class Way:
     under: tuple[str, ...] = (GREEDY,)
 
 
+SHIPPED = "EAGLE"
+"""The head drafting as its own file says, which is what a user gets."""
 WAYS = (
     Way(PLAIN, {"method": "ngram"}, under=(GREEDY, COUPLED)),
-    Way("ngram", {"method": "ngram", "gamma": 7}),
     Way("suffix", {"method": "suffix", "gamma": 7}),
-    Way("EAGLE tree", {"gamma": 4, "branch": 4, "nodes": 7}, "eagle", (GREEDY, COUPLED, REJECTION)),
-    Way("EAGLE line", {"gamma": 4}, "eagle", (GREEDY, COUPLED, REJECTION)),
-    Way("Medusa tree", {"gamma": 4, "branch": 4, "nodes": 7}, "medusa", (GREEDY, COUPLED, REJECTION)),
-    Way("early exit", {"gamma": 2}, "early-exit"),
+    Way(SHIPPED, {}, "eagle", (GREEDY, COUPLED, REJECTION)),
+    Way("EAGLE tree", {"gamma": 5, "branch": 3, "nodes": 12}, "eagle", (GREEDY, COUPLED)),
+    Way("EAGLE line", {"gamma": 4}, "eagle"),
+    Way("Medusa tree", {}, "medusa"),
+    Way("early exit", {}, "early-exit"),
 )
 
 
@@ -70,13 +72,18 @@ def models(target: Pretrained, heads: Mapping[str, str]) -> dict[tuple[str, str]
             if folder is None:
                 raise SystemExit(f"{heads[way.head]} is no head; name the folder of one with --{way.head}")
             head = read_head(folder)
+        own = (
+            asdict(head.drafting)
+            if head is not None and head.drafting is not None and not way.options
+            else {}
+        )
         for setting in way.under:
             model = LanguageModel(
                 target,
                 head=head,
                 head_name=None if way.head is None else heads[way.head],
                 verify="rejection" if setting == REJECTION else "coupled",
-                **{"method": way.head or "ngram", **way.options},
+                **{"method": way.head or "ngram", **own, **way.options},
             )
             found[setting, way.name] = model, way.name != PLAIN
     return found
@@ -256,10 +263,9 @@ def main() -> None:
             ("EAGLE tree", COUPLED, 2.3),
         )
     ]
-    eagle = max(("EAGLE tree", "EAGLE line"), key=lambda name: statistics.mean(speed(name)))
     asked += [
-        (f"speed over plain, {eagle}, mean", 1.4, statistics.mean(speed(eagle))),
-        (f"speed over plain, {eagle}, worst category", 1.05, min(speed(eagle))),
+        (f"speed over plain, {SHIPPED}, mean", 1.4, statistics.mean(speed(SHIPPED))),
+        (f"speed over plain, {SHIPPED}, worst category", 1.05, min(speed(SHIPPED))),
         ("speed over plain, Medusa tree, mean", 1.15, statistics.mean(speed("Medusa tree"))),
     ]
     plot(found, categories, RESULTS / "drafters.svg")
@@ -284,6 +290,7 @@ def main() -> None:
             "tokens": TOKENS,
             "prompts": len(rows),
             "heads": heads,
+            "shipped": SHIPPED,
             "by category": [
                 {"method": name, "setting": setting, "category": category, **asdict(one)}
                 for (setting, name), by in found.items()
