@@ -16,11 +16,13 @@ import pytest
 import torch
 
 from taslak import native
+from taslak.cli import rendering
 from taslak.cli.options import DEFAULT_DTYPE, DEFAULT_MODEL
 from taslak.core import verify
 from taslak.core.draft import EMPTY
 from taslak.drafters.formats import ExitConfig, write_head
 from taslak.engine import load
+from taslak.engine.usage import Weights
 from taslak.models.loading import DEFAULT_PACK, packs
 from tests.e2e.conftest import CONTEXT, Result, Taslak, write_model
 from tests.support.heads import random_head
@@ -397,6 +399,16 @@ def test_the_width_and_the_threads_are_used(taslak: Taslak, model: str) -> None:
         assert native.threads() == 2
     finally:
         native.set_threads(before)
+
+
+def test_a_build_that_failed_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pip says nothing of it, and the answer is merely slow."""
+    monkeypatch.setattr(native.build, "BUILT", False)
+    for path, dtype, told in (("PyTorch", "bfloat16", 1), ("PyTorch", "float32", 0), ("native", "int8", 0)):
+        rendering.note_slow_path(Weights(dtype, path, 1))
+        assert capsys.readouterr().err.count("the native kernels were not built") == told
 
 
 @pytest.mark.parametrize("name", ["--dtype", "--draft-dtype"])

@@ -185,6 +185,7 @@ def generate(
             device=device,
             progress=progress,
         )
+    rendering.note_slow_path(language_model.weights)
     request: dict[str, Any] = {
         "max_tokens": max_tokens,
         "stop": tuple(stop or ()),

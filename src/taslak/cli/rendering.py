@@ -45,6 +45,14 @@ def settings(model: LanguageModel, answer: Answer, *, speculate: bool = True) ->
     return SEPARATOR.join([model.name, *how, weights(model.weights), f"seed {answer.seed}"])
 
 
+def note_slow_path(used: Weights) -> None:
+    """Say so where narrow weights are computed with in PyTorch: pip doesn't show that a build failed."""
+    from taslak import native
+
+    if used.path == "PyTorch" and used.dtype != "float32" and not native.available():
+        note(f"{native.describe()}: correct, but slower")
+
+
 def weights(used: Weights) -> str:
     """The width really used, what computes with it, and how much of it a token reads."""
     from taslak.models.loading.storage import megabytes

@@ -45,8 +45,8 @@ class _State:
     cache:    K/V of the rows run, the first of them at position `base`
     tokens:   the committed tokens up to the one the last row reads: row t reads tokens[t + 1]
     waiting:  [n, F] features of rows that haven't been run
-    tip:      [H] what the last row gave, and its logits [Vd]; None where no row was run, or the last one was
-              cut off
+    tip:      [1, H] what the last row gave, and its logits [1, Vd]; None where no row was run, or the last
+              one was cut off
     """
 
     cache: Block
@@ -148,7 +148,7 @@ class Eagle:
                 state.base, state.waiting, state.tip = report.first, [], None
             state.tokens = view.tokens[: report.first + usable + 1]
             features = [report.features[name][:usable] for name in self._network.features]
-            state.waiting.append(torch.cat(features, dim=-1).clone())
+            state.waiting.append(features[0].clone() if len(features) == 1 else torch.cat(features, dim=-1))
             if state.rows_waiting > _WAITING:
                 full.append(state)
         if full:
@@ -182,14 +182,19 @@ class Eagle:
             state.cache.reserve(state.cache.length + n)
             state.cache.add(range(-1, n - 1))
             shares.append(Share(state.cache, range(n), state.base))
-        features = torch.cat([features for state in states for features in state.waiting])  # [R, F]
+        features = _together([features for state in states for features in state.waiting])  # [R, F]
         hidden = self._network.fuse(features)
         ends = [end - 1 for end in accumulate(len(share.nodes) for share in shares)]
         out, logits = self._network.run(tokens, hidden, shares, ends)
         for number, (state, share, end) in enumerate(zip(states, shares, ends, strict=True)):
             state.cache.keep(share.nodes)
-            state.tip = out[end].clone(), logits[number].clone()  # not to keep all the rows
+            state.tip = out[end : end + 1].clone(), logits[number : number + 1].clone()  # not all the rows
             state.waiting = []
+
+
+def _together(tensors: Sequence[Tensor]) -> Tensor:
+    """One below the other; a single one as it is, for that is the usual case and a call costs."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(tuple(tensors))
 
 
 class _Level:
@@ -200,7 +205,7 @@ class _Level:
         self._states = states
         self._trees = trees
         tips = [state.tip for state in states if state.tip is not None]
-        self._out, self._logits = (torch.stack(tensors) for tensors in zip(*tips, strict=True))
+        self._out, self._logits = (_together(tensors) for tensors in zip(*tips, strict=True))
         """[R, H] what the last level's rows gave, and their logits, [R, Vd]."""
         self._rows: dict[tuple[int, int], int] = {(i, ROOT): i for i in range(len(states))}
         """Row of each expanded node in `_out`."""
@@ -233,7 +238,7 @@ class _Level:
         at = [node for share in shares for node in share.nodes]
         self._nodes = dict(zip(frontier, at, strict=True))
         self._rows = {key: row for row, key in enumerate(frontier)}
-        hidden = self._out[above]
+        hidden = self._out if above == [*range(len(self._out))] else self._out[above]
         self._out, self._logits = self._network.run(tokens, hidden, shares, range(len(tokens)))
 
 
