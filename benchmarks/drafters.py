@@ -57,7 +57,8 @@ WAYS = (
     Way(SHIPPED, {}, "eagle", (GREEDY, COUPLED, REJECTION)),
     Way("EAGLE tree", {"gamma": 5, "branch": 3, "nodes": 12}, "eagle", (GREEDY, COUPLED)),
     Way("EAGLE line", {"gamma": 4}, "eagle"),
-    Way("Medusa tree", {}, "medusa"),
+    Way("Medusa", {}, "medusa"),
+    Way("Medusa tree", {"gamma": 4, "branch": 4, "nodes": 7}, "medusa"),
     Way("early exit", {}, "early-exit"),
 )
 
@@ -266,7 +267,7 @@ def main() -> None:
     asked += [
         (f"speed over plain, {SHIPPED}, mean", 1.4, statistics.mean(speed(SHIPPED))),
         (f"speed over plain, {SHIPPED}, worst category", 1.05, min(speed(SHIPPED))),
-        ("speed over plain, Medusa tree, mean", 1.15, statistics.mean(speed("Medusa tree"))),
+        ("speed over plain, Medusa, mean", 1.15, statistics.mean(speed("Medusa"))),
     ]
     plot(found, categories, RESULTS / "drafters.svg")
     finish(
