@@ -12,6 +12,8 @@ on with the next prompt.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import hashlib
 import json
 import statistics
 import time
@@ -112,7 +114,12 @@ def answer(model: LanguageModel, prompt: str, setting: str, *, seed: int, specul
 
 def run(prompts: list[dict[str, Any]], heads: Mapping[str, str]) -> list[dict[str, Any]]:
     """One row a prompt: its category, and its answers by "setting/way"."""
-    done = {row["id"]: row for row in map(json.loads, LOG.read_text().splitlines())} if LOG.is_file() else {}
+    made_with = {
+        "ways": [repr(way) for way in WAYS],
+        "tokens": TOKENS,
+        "heads": {kind: _digest(name) for kind, name in heads.items()},
+    }
+    done = {row["id"]: row for row in _kept() if row["made_with"] == made_with}
     target = load_pretrained(DEFAULT_PACK)
     sides = models(target, heads)
     for prompt in prompts[:2]:  # warm-up
@@ -122,6 +129,7 @@ def run(prompts: list[dict[str, Any]], heads: Mapping[str, str]) -> list[dict[st
         if prompt["id"] in done:
             continue
         row: dict[str, Any] = {"id": prompt["id"], "category": prompt["category"], "answers": {}}
+        row["made_with"] = made_with
         order = list(sides.items())
         for (setting, way), (model, speculate) in order if number % 2 == 0 else order[::-1]:
             made = answer(model, prompt["prompt"], setting, seed=number, speculate=speculate)
@@ -133,10 +141,28 @@ def run(prompts: list[dict[str, Any]], heads: Mapping[str, str]) -> list[dict[st
         for made in row["answers"].values():
             made["tokens"] = len(made.pop("ids"))
         with LOG.open("a", encoding="utf-8") as log:
-            log.write(json.dumps(row) + "\n")
+            log.write("\n" + json.dumps(row))  # a line that a kill cut off stays alone
         done[prompt["id"]] = row
         print(f"{number + 1} of {len(prompts)}", flush=True)
     return [done[prompt["id"]] for prompt in prompts]
+
+
+def _kept() -> list[dict[str, Any]]:
+    """The rows of earlier runs."""
+    rows = []
+    for line in LOG.read_text().splitlines() if LOG.is_file() else []:
+        with contextlib.suppress(ValueError):
+            rows.append(json.loads(line))
+    return rows
+
+
+def _digest(name: str) -> str:
+    """Of a head's files."""
+    folder = find_head(name)
+    if folder is None:
+        raise SystemExit(f"{name} is no head; name the folder of one with --eagle, --medusa or --early-exit")
+    files = sorted(file for file in folder.iterdir() if file.is_file())
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 @dataclass

@@ -69,7 +69,7 @@ def demo() -> None:
         rounds = _rounds(models, prompt)
         rendering.heading(f"{name}: the answer")
         print(rounds[0][0].plain.text.strip())
-        columns.append(_column(rounds))
+        columns.append(_column(rounds, exact=models[0].target.width_invariant))
     print()
     rows = [[figure, *(column[figure] for column in columns)] for figure in columns[0]]
     rendering.table(["", *PROMPTS], rows, right=range(1, len(columns) + 1))
@@ -89,8 +89,8 @@ def _rounds(models: list[LanguageModel], prompt: str) -> Rounds:
     return rounds
 
 
-def _column(rounds: Rounds) -> dict[str, str]:
-    """One prompt's figures by name."""
+def _column(rounds: Rounds, *, exact: bool) -> dict[str, str]:
+    """One prompt's figures by name. exact: no rounding can explain a difference."""
     every = [each for turn in rounds for each in turn]
     plain = median(each.plain.tokens_per_second for each in every)
     column = {"tokens": str(len(every[0].plain.ids)), "plain, tokens/s": f"{plain:.1f}"}
@@ -103,6 +103,8 @@ def _column(rounds: Rounds) -> dict[str, str]:
             f"{method}, tokens a pass": rendering.number(counts.tau),
             f"{method}, acceptance rate": rendering.number(counts.acceptance_rate),
         }
-    near_ties = all(each.identical or (each.difference and each.difference.near_tie) for each in every)
+    near_ties = not exact and all(
+        each.identical or (each.difference and each.difference.near_tie) for each in every
+    )
     same = all(each.identical for each in every)
     return {**column, "identical": "yes" if same else "near-tie" if near_ties else DIFFERENT}

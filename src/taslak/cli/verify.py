@@ -121,7 +121,7 @@ def verify(
     )
     if as_json:
         used = {"model": language_model.name, "method": language_model.method, "dtype": language_model.dtype}
-        print(json.dumps({**used, **report.as_json()}, ensure_ascii=False))
+        print(json.dumps({**used, **report.as_json()}, ensure_ascii=False, allow_nan=False))
     else:
         for made in report.checks:
             print(f"{made.outcome:<8} {made.name}: {_told(made)}")
