@@ -83,7 +83,8 @@ def main() -> None:
             "In a family more than 80 % of the drafts are accepted",
             spread(ours, "acceptance"),
             spread(own, "acceptance"),
-            "Of every draft of four tokens; deeper ones are right less often, and open texts least.",
+            "The pair drafts four tokens each time, the head ends where it is unsure. Deeper tokens are "
+            "right less often, and open texts least.",
         ],
         [
             "The speed-up is 1 + α, the tokens a pass",
