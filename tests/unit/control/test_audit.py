@@ -46,10 +46,10 @@ def outcomes(report: Report) -> dict[str, str]:
 
 
 def run(of: Engine, **options: Any) -> Report:
-    return audit(of, Letters(), PROMPTS, **{"max_tokens": 24, "samples": 300, **options})
+    return audit(of, Letters(), PROMPTS, **{"max_tokens": 24, "samples": 250, **options})
 
 
-def distribution(of: Engine, samples: int = 1000) -> str:
+def distribution(of: Engine, samples: int = 700) -> str:
     """The outcome of that check alone, with enough samples for the mistakes here."""
     report = audit(of, Letters(), PROMPTS[:1], samples=samples, only=["distribution"])
     return outcomes(report)["distribution"]
@@ -102,14 +102,14 @@ def test_wrong_rules_of_rejection_fail(wrong: Wrong, monkeypatch: pytest.MonkeyP
     """Those that change a distribution by more than this many samples can miss."""
     monkeypatch.setitem(verify.VERIFIERS, "rejection", Variant(wrong))
     monkeypatch.setattr(module, "SAMPLED", Sampling(temperature=2.0, top_k=4))
-    samples = 3000 if wrong is Wrong.RESIDUAL_FROM_DRAFT_NOISE else 1000
+    samples = 3000 if wrong is Wrong.RESIDUAL_FROM_DRAFT_NOISE else 700
     assert distribution(engine(WRONG_RULES[wrong], wrap=Unlike), samples) == FAILED
 
 
 def test_the_right_rule_passes_where_the_wrong_ones_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "SAMPLED", Sampling(temperature=2.0, top_k=4))
     for branch in (1, 3):
-        assert distribution(engine(branch, wrap=Unlike), 3000 if branch == 1 else 1000) == PASSED
+        assert distribution(engine(branch, wrap=Unlike), 3000 if branch == 1 else 700) == PASSED
 
 
 class Around:
@@ -183,7 +183,7 @@ class DropsWhatItDoubts(Around):
     ],
 )
 def test_drafters_that_cheat_fail(cheat: type[Around], fails: str) -> None:
-    report = audit(engine(wrap=cheat), Letters(), PROMPTS[:1], max_tokens=24, samples=1000, only=[fails])
+    report = audit(engine(wrap=cheat), Letters(), PROMPTS[:1], max_tokens=24, samples=700, only=[fails])
     assert outcomes(report) == {fails: FAILED}
     assert not report.passed
 
