@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from taslak.control import goodness
 from taslak.control.goodness import POWER, _power, _upper_tail, goodness_of_fit
 
 LAW = {"a": 0.5, "b": 0.3, "c": 0.15, "d": 0.049, "e": 0.001}
@@ -40,7 +41,9 @@ def test_what_can_not_be_is_told_however_rare() -> None:
     assert goodness_of_fit({"a": 10}, {"a": 1.0}, 1e-4).p_value == 1.0
 
 
-def test_the_shift_it_would_notice_is_noticed_that_often() -> None:
+def test_the_shift_it_would_notice_is_noticed_that_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goodness, "ROUNDS", 1)  # a p-value of 1e-2 needs no more
+    monkeypatch.setattr(goodness, "EACH", 2000)
     law = {"a": 0.5, "b": 0.3, "c": 0.2}
     noticed = goodness_of_fit({"a": 300, "b": 180, "c": 120}, law, 1e-2).noticed
     assert noticed is not None
