@@ -20,8 +20,8 @@ struct Chosen {
 };
 
 // The k largest of (logits − max) / temperature + g over a row, at temperature 0 of the logits alone; −inf is never
-// chosen, so there may be fewer. `state` is what noise.py derives from (key, stream, position). Throws std::domain_error where the row holds a NaN or +inf,
-// or nothing above −inf. logits: [count]; ids: of each logit, ascending, or null for 0, 1, 2, …
+// chosen, so there may be fewer. `state` is what noise.py derives from (key, stream, position). Throws
+// std::domain_error where the row holds a NaN or +inf, or nothing above −inf. logits: [count]; ids: of each logit, ascending, or null for 0, 1, 2, …
 Chosen draw(const float* logits, const std::int64_t* ids, std::int64_t count, double temperature, std::uint64_t state,
             int k, Pool& pool);
 

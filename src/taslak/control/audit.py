@@ -17,7 +17,7 @@ from taslak.core.sampling import Sampling, distribution
 from taslak.engine.compare import Difference, first_difference
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Request
-from taslak.engine.step import CHUNK, Engine
+from taslak.engine.step import CHUNK, Engine, take_in
 from taslak.engine.text import Decodes
 from taslak.errors import OptionError
 from taslak.models.target import PREFIX, Rows, Target, chain_rows
@@ -290,13 +290,9 @@ def joint_law(
     their tree. For settings that leave few tokens a place."""
     cache = target.allocate(len(prompt) + CHUNK)
     try:
-        logits = None
-        for start in range(0, len(prompt), CHUNK):
-            chunk = prompt[start : start + CHUNK]
-            ends = start + len(chunk) == len(prompt)
-            logits = target.forward([chain_rows(cache, chunk, int(ends))]).logits
-            cache.keep(range(len(chunk)))
-        assert logits is not None
+        take_in(target, cache, prompt[:-1])
+        logits = target.forward([chain_rows(cache, prompt[-1:], 1)]).logits
+        cache.keep([0])
         level: list[tuple[tuple[int, ...], float, int]] = [((), 1.0, PREFIX)]
         while True:
             following = []

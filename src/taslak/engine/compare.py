@@ -12,7 +12,7 @@ import torch
 from taslak.core.noise import Stream, fresh_seed, gumbel, noise_key
 from taslak.core.sampling import distribution
 from taslak.engine.sequence import Answer, Request
-from taslak.engine.step import CHUNK
+from taslak.engine.step import take_in
 from taslak.errors import OptionError
 from taslak.models.target import Target, chain_rows
 
@@ -179,10 +179,7 @@ def _margin(
     cache = target.allocate(len(context))
     try:
         head = max(0, len(context) - width)
-        for start in range(0, head, CHUNK):
-            chunk = context[start : min(start + CHUNK, head)]
-            target.forward([chain_rows(cache, chunk, 0)])
-            cache.keep(range(len(chunk)))
+        take_in(target, cache, context[:head])
         logits = target.forward([chain_rows(cache, context[head:], 1)]).logits[0].cpu()
     finally:
         cache.release()

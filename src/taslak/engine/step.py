@@ -21,12 +21,21 @@ from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import NOTHING, Budget, Drafter, Report
 from taslak.engine.sequence import Sequence
 from taslak.errors import DraftError, OptionError, SamplingError
-from taslak.models.target import Rows, Target
+from taslak.models.cache import Block
+from taslak.models.target import Rows, Target, chain_rows
 
 log = logging.getLogger(__name__)
 
 CHUNK = 512
 """Most committed tokens one pass takes in: longer prompts are prefilled in chunks of this."""
+
+
+def take_in(target: Target, cache: Block, tokens: Seq[int]) -> None:
+    """Run tokens into a cache in chunks and commit them, without logits."""
+    for start in range(0, len(tokens), CHUNK):
+        chunk = tokens[start : start + CHUNK]
+        target.forward([chain_rows(cache, chunk, 0)])
+        cache.keep(range(len(chunk)))
 
 
 class Policy(Protocol):
