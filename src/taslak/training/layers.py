@@ -93,8 +93,13 @@ class Layer(nn.Module):
 
 
 def _attend(q: Tensor, rounds: Sequence[KeyValue]) -> Tensor:
-    """One text's last n rows: each over what it sees, as `sees` says. The first round's K/V is of the whole
-    text, the others' of these rows. q: [n, heads, d] -> [n, heads · d]."""
+    """One text's last n rows over what each sees. q: [n, heads, d] -> [n, heads · d].
+
+    The first round's K/V is of the whole text, made from the target's own features: a row of round `earlier`
+    sees those at least `earlier` rows back. The others' are of these rows, made from the head's own output:
+    of round j it sees the one `earlier` − j rows back, of its own round itself. That is what a chain of
+    drafted tokens sees (training-time test, Li et al. 2025, EAGLE-3).
+    """
     rows, heads, size = q.shape
     (keys, values), *later = rounds
     length = keys.shape[0]
@@ -130,19 +135,6 @@ def _first_keys(rows: int, length: int, earlier: int, device: torch.device) -> T
     """Of the last rows of a text, which of the first round's keys each sees. -> Bool[rows, length]."""
     at = torch.arange(length, device=device)
     return at[length - rows :, None] - at >= earlier
-
-
-def sees(length: int, earlier: int) -> Tensor:
-    """Which keys a row of round `earlier` attends to. -> Bool[L, L · (1 + earlier)].
-
-    The first L keys were made from the target's own features: a row sees those at least `earlier` rows back.
-    Each further L keys were made in a later round from the head's own output: of round j a row sees the one
-    `earlier` − j rows back, of this round itself. That is what a chain of drafted tokens sees (training-time
-    test, Li et al. 2025, EAGLE-3).
-    """
-    row = torch.arange(length)
-    back = row[:, None] - row[None]
-    return torch.cat([back >= earlier, *(back == earlier - j for j in range(1, earlier + 1))], dim=1)
 
 
 def set_weight(module: nn.Module, weight: Tensor, bias: Tensor | None = None) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from taslak.training.batch import Batch, Tail, collate, packed
 from taslak.training.eagle import Eagle, Eagle3
-from taslak.training.layers import _attend, sees
+from taslak.training.layers import _attend
 from tests.support.training import make_store, target_folder, teacher, whole_batch
 
 
@@ -37,6 +37,15 @@ def test_batches_hold_every_text_once(tmp_path: Path) -> None:
     assert batches == packed(store, store.trained, 60, seed=4)
     assert batches != packed(store, store.trained, 60, seed=5)
     assert [i for batch in packed(store, [2, 0, 1], 10, None) for i in batch] == [2, 0, 1]
+
+
+def sees(length: int, earlier: int) -> torch.Tensor:
+    """`_attend`'s rule written out for a text all of whose rows run in every round: which keys a row of
+    round `earlier` attends to, the first round's, then each later one's. -> Bool[L, L · (1 + earlier)].
+    """
+    row = torch.arange(length)
+    back = row[:, None] - row[None]
+    return torch.cat([back >= earlier, *(back == earlier - j for j in range(1, earlier + 1))], dim=1)
 
 
 def test_what_a_round_sees() -> None:
