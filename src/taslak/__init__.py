@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from taslak.core.sampling import Sampling
-    from taslak.engine import Answer, Comparison, Event, LanguageModel, load
+    from taslak.engine import Answer, Comparison, Event, LanguageModel
     from taslak.errors import TaslakError, UserError
+    from taslak.loading import load
 
 _HOME = {
     "Answer": "taslak.engine",
@@ -23,7 +24,7 @@ _HOME = {
     "Sampling": "taslak.core.sampling",
     "TaslakError": "taslak.errors",
     "UserError": "taslak.errors",
-    "load": "taslak.engine",
+    "load": "taslak.loading",
 }
 
 __all__ = [

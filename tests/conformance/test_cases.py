@@ -13,9 +13,10 @@ from taslak.core.draft import Draft
 from taslak.drafters.base import Budget, DrafterOptions, View, build
 from taslak.drafters.draft_model import DraftModel
 from taslak.engine.compare import first_difference
+from taslak.engine.policy import FixedGamma
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Request
-from taslak.engine.step import Engine, FixedGamma
+from taslak.engine.step import Engine
 from taslak.engine.text import TextStream
 from taslak.errors import OptionError, PromptError
 from taslak.models.cache import Block
@@ -87,7 +88,7 @@ def test_c02_stop_strings_inside_a_path_and_across_passes(gamma: int) -> None:
 
 
 def _events(target: Decoder, drafter: Scripted, r: Request, gamma: int, tokenizer: object = None):  # type: ignore[no-untyped-def]
-    scheduler = Scheduler(Engine(target, drafter, FixedGamma(gamma)), tokenizer or Letters())  # type: ignore[arg-type]
+    scheduler = Scheduler(Engine(target, {"it": drafter}, FixedGamma(gamma)), tokenizer or Letters())  # type: ignore[arg-type]
     scheduler.add(r)
     return (event for _, event in scheduler.run())
 
@@ -212,7 +213,7 @@ def test_c16_one_token_prompt_and_everything_rejected() -> None:
         for right in (0, 1, 3):
             for gamma in GAMMAS:
                 caches: list[Block] = []
-                engine = Engine(Spy(MODEL, caches), flip(texts, right, 61), FixedGamma(gamma))  # type: ignore[arg-type]
+                engine = Engine(Spy(MODEL, caches), {"it": flip(texts, right, 61)}, FixedGamma(gamma))  # type: ignore[arg-type]
                 scheduler = Scheduler(engine, Letters())
                 scheduler.add(r)
                 committed = len(prompt)

@@ -11,7 +11,9 @@ from scipy.stats import chisquare
 
 import taslak.drafters
 from taslak import native
-from taslak.drafters.base import REGISTRY, Drafter, DrafterOptions, build
+from taslak.control.controller import Controller
+from taslak.control.costs import Costs, PassCost
+from taslak.drafters.base import REGISTRY, Drafter, DrafterOptions, build, drafters_of
 from taslak.engine.sequence import Answer
 from taslak.models.decoder import Decoder
 from taslak.models.native_ops import pack_weights
@@ -30,6 +32,12 @@ MODES = [
     if tree == "dynamic" or REGISTRY[name].shapes
 ]
 """Every method, linear and with each tree it knows."""
+SEVERAL = [
+    pytest.param(name, branch, "dynamic", id=f"{name}-{branch}")
+    for name in ("ngram+draft-model", "suffix+early-exit", "suffix+eagle+medusa")
+    for branch in (1, 3)
+]
+"""Drafters behind one another: which one drafts depends on what those before it find."""
 PROMPTS = ([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], [7], [5, 6, 5, 6, 5, 6, 5], list(range(40)) * 2)
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.05}
 
@@ -45,19 +53,38 @@ def drafter(
     return build(name, target, DrafterOptions(draft=draft, head=head, branch=branch, tree=tree))
 
 
+def drafters(
+    name: str, branch: int = 1, target: Decoder = TARGET, draft: Decoder = DRAFT, tree: str = "dynamic"
+) -> dict[str, Drafter]:
+    return {each: drafter(each, branch, target, draft, tree) for each in drafters_of(name)}
+
+
 @pytest.mark.parametrize("temperature", ["greedy", "sampled"])
-@pytest.mark.parametrize(("name", "branch", "tree"), MODES)
+@pytest.mark.parametrize(("name", "branch", "tree"), MODES + SEVERAL)
 def test_coupled_text_is_plain_text(name: str, branch: int, tree: str, temperature: str) -> None:
     options = SAMPLED if temperature == "sampled" else {}
     requests = [request(prompt, **options) for prompt in PROMPTS]
     expected = plain(TARGET, requests)
     for gamma in GAMMAS:
-        got = decode(TARGET, drafter(name, branch, tree=tree), requests, gamma=gamma, branch=branch)
+        got = decode(TARGET, drafters(name, branch, tree=tree), requests, gamma=gamma, branch=branch)
         assert [a.ids for a in got] == [a.ids for a in expected], f"γ {gamma}"
         assert [a.text for a in got] == [a.text for a in expected]
         for answer in got:
             assert answer.dropped == 0
             assert answer.counts.emitted == len(answer.ids)
+
+
+@pytest.mark.parametrize(("name", "branch", "tree"), MODES + SEVERAL)
+def test_under_control_coupled_text_is_plain_text(name: str, branch: int, tree: str) -> None:
+    """Whatever the controller decides, with the costs this machine happens to have."""
+    requests = [request(p, temperature=t, seed=1) for p, t in zip(PROMPTS, (0.0, 0.9, 0.0, 0.9), strict=True)]
+    expected = plain(TARGET, requests)
+    for step in (1.0, 1e-6):  # drafting is dear, and next to nothing
+        policy = Controller(Costs(PassCost([1, 40], [1e-3, 1e-3 + step])), branch=branch)
+        got = decode(TARGET, drafters(name, branch, tree=tree), requests, policy=policy)
+        assert [a.ids for a in got] == [a.ids for a in expected]
+        assert all(a.dropped == 0 for a in got)
+    assert any(a.counts.drafted for a in got)
 
 
 @pytest.mark.parametrize(("name", "branch", "tree"), MODES)
@@ -121,14 +148,14 @@ def fits_the_law(answers: list[Answer]) -> float:
     return float(chisquare(observed, expected, sum_check=False).pvalue)
 
 
-@pytest.mark.parametrize(("name", "branch", "tree"), MODES)
+@pytest.mark.parametrize(("name", "branch", "tree"), MODES + SEVERAL)
 def test_rejection_has_the_targets_distribution(name: str, branch: int, tree: str) -> None:
     requests = [
         request(LAW_PROMPT, **LAW_SETTINGS, verify="rejection", max_tokens=LAW_LENGTH, choice=choice)
         for choice in range(LAW_RUNS)
     ]
     answers = decode(
-        LAW_TARGET, drafter(name, branch, LAW_TARGET, LAW_DRAFT, tree), requests, gamma=4, branch=branch
+        LAW_TARGET, drafters(name, branch, LAW_TARGET, LAW_DRAFT, tree), requests, gamma=4, branch=branch
     )
     assert sum(a.counts.accepted for a in answers) > LAW_RUNS / 5, "nothing was accepted: nothing was tested"
     assert sum(a.dropped for a in answers) == 0

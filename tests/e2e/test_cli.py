@@ -21,8 +21,8 @@ from taslak.cli.options import DEFAULT_DTYPE, DEFAULT_MODEL
 from taslak.core import verify
 from taslak.core.draft import EMPTY
 from taslak.drafters.formats import ExitConfig, write_head
-from taslak.engine import load
 from taslak.engine.usage import Weights
+from taslak.loading import load
 from taslak.models.loading import DEFAULT_PACK, packs
 from tests.e2e.conftest import CONTEXT, Result, Taslak, write_model
 from tests.support.heads import random_head

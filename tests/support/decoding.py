@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taslak.core.sampling import Sampling
 from taslak.drafters.base import Drafter
+from taslak.engine.policy import FixedGamma, Policy
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Request
-from taslak.engine.step import Engine, FixedGamma
+from taslak.engine.step import Engine
 from taslak.models.cache import Block
 from taslak.models.target import Target, chain_rows
 
@@ -41,15 +42,19 @@ def request(prompt: Sequence[int], **options: Any) -> Request:
 
 def decode(
     target: Target,
-    drafter: Drafter | None,
+    drafter: Drafter | Mapping[str, Drafter] | None,
     requests: Sequence[Request],
     *,
     gamma: int = 5,
     branch: int = 1,
     tokenizer: Any = None,
+    policy: Policy | None = None,
 ) -> list[Answer]:
-    """All answers, in the order of the requests, from one shared batch."""
-    scheduler = Scheduler(Engine(target, drafter, FixedGamma(gamma, branch)), tokenizer or Letters())
+    """All answers, in the order of the requests, from one shared batch. Several drafters go by the names of
+    their methods; `policy`: None = γ in every step."""
+    drafters = drafter if isinstance(drafter, Mapping) else {} if drafter is None else {"it": drafter}
+    engine = Engine(target, drafters, policy or FixedGamma(gamma, branch))
+    scheduler = Scheduler(engine, tokenizer or Letters())
     numbers = [scheduler.add(r) for r in requests]
     done = {number: event.answer for number, event in scheduler.run() if event.answer}
     return [done[number] for number in numbers]

@@ -57,7 +57,7 @@ def demo() -> None:
     with rendering.ProgressBar() as progress:
         import taslak
         from taslak.drafters.formats import shipped_head
-        from taslak.engine.loading import DEFAULT_KIND
+        from taslak.loading import DEFAULT_KIND
 
         own = [DEFAULT_KIND] if shipped_head(DEFAULT_MODEL, DEFAULT_KIND) else []
         models = [taslak.load(DEFAULT_MODEL, method=way, progress=progress) for way in (LOOKUP, *own)]
@@ -73,7 +73,7 @@ def demo() -> None:
     print()
     rows = [[figure, *(column[figure] for column in columns)] for figure in columns[0]]
     rendering.table(["", *PROMPTS], rows, right=range(1, len(columns) + 1))
-    methods = ", ".join(f"{model.method} with γ {model.gamma}" for model in models)
+    methods = ", ".join(f"{model.method} with γ {model.gamma or 'as it pays'}" for model in models)
     print(f"{models[0].name}, {methods}, {models[0].verify}, {models[0].dtype}, greedy;")
     print(f"medians of up to {ROUNDS} runs, all ways in turns")
     if any(column["identical"] == DIFFERENT for column in columns):

@@ -130,6 +130,9 @@ def generate(
             rich_help_panel=SAMPLING,
         ),
     ] = None,
+    task: Annotated[
+        str, typer.Option(metavar="LABEL", help="A label for the statistics.", rich_help_panel=OUTPUT)
+    ] = "",
     show: Annotated[
         bool,
         typer.Option("--show", help="Colour accepted draft tokens and bonus tokens.", rich_help_panel=OUTPUT),
@@ -191,6 +194,7 @@ def generate(
         "stop": tuple(stop or ()),
         "seed": seed,
         "raw": raw,
+        "task": task,
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,

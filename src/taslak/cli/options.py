@@ -51,9 +51,9 @@ Exact = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        help="ngram, suffix, draft-model, fallback, early-exit, medusa, eagle or eagle3. Default: what "
-        "--draft names, early-exit with --exit-layer, else the head that comes with taslak for the "
-        "model, else ngram.",
+        help="ngram, suffix, draft-model, early-exit, medusa, eagle or eagle3, or several joined by +, asked "
+        "in this order; fallback is a look-up + draft-model. auto (the default): suffix, and behind it "
+        "what --draft or --exit-layer names, or the head that comes with taslak for the model.",
         metavar="NAME",
         rich_help_panel=DRAFTING,
     ),
@@ -81,7 +81,8 @@ Gamma = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Drafted depth of a pass, 1 to 16. Default: the head's own, else 5.",
+        help="Drafted depth of every pass, 1 to 16. Default: chosen anew for each from what drafts are worth "
+        "and what they cost here; nothing where it doesn't pay.",
         rich_help_panel=DRAFTING,
     ),
 ]
@@ -129,8 +130,8 @@ StopBelow = Annotated[
     float | None,
     typer.Option(
         metavar="X",
-        help="End a draft where the drafter's joint confidence falls under this; same text. Default: the "
-        "head's own, else 0.",
+        help="End a draft where the drafter's joint confidence falls under this; same text. Default: chosen "
+        "with the depth; with --gamma the head's own, else 0.",
         rich_help_panel=DRAFTING,
     ),
 ]

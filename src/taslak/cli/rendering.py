@@ -36,11 +36,11 @@ def settings(model: LanguageModel, answer: Answer, *, speculate: bool = True) ->
             used = f" ({weights(model.draft_weights)})" if model.draft_weights else ""
             how.append(f"{model.draft_name}{used}")
         how += [f"exit layer {model.exit_layer}"] if model.exit_layer else []
-        how.append(f"γ {model.gamma}")
+        how.append("γ as it pays" if model.gamma is None else f"γ {model.gamma}")
         how += [f"branch {model.branch}"] if model.branch > 1 else []
         how += [f"{model.tree} tree"] if model.tree else []
         how += [f"nodes {model.nodes}"] if model.nodes else []
-        how += [f"stop below {model.stop_below:g}"] if model.stop_below else []
+        how += [f"stop below {model.stop_below:g}"] if model.stop_below and model.gamma else []
         how.append(model.verify)
     return SEPARATOR.join([model.name, *how, weights(model.weights), f"seed {answer.seed}"])
 

@@ -96,6 +96,7 @@ def verify(
             draft=draft,
             method=method,
             gamma=gamma,
+            control=False,  # what is checked has to be drafted, whether it pays or not
             dtype=dtype,
             draft_dtype=draft_dtype,
             exact=exact,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taslak.drafters import draft_model, eagle, early_exit, fallback, medusa, ngram, suffix
+from taslak.drafters import draft_model, eagle, early_exit, medusa, ngram, suffix
 from taslak.drafters.base import REGISTRY, Budget, Drafter, DrafterOptions, Needs, Report, View, build
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "draft_model",
     "eagle",
     "early_exit",
-    "fallback",
     "medusa",
     "ngram",
     "suffix",

@@ -42,11 +42,16 @@ class Budget:
     depth:       most tokens on a path (γ)
     nodes:       most tokens in the draft
     stop_below:  don't expand below a node whose joint confidence is under this (0 = never stop)
+    least:       for the engine: a draft whose first token has less confidence counts as empty, and the next
+                 drafter is asked
+    shadow:      for the engine: the draft is only to be scored against the text to come, not to be verified
     """
 
     depth: int
     nodes: int
     stop_below: float = 0.0
+    least: float = 0.0
+    shadow: bool = False
 
 
 NOTHING = Budget(depth=0, nodes=0)
@@ -138,7 +143,6 @@ def common_prefix(known: Sequence[int], tokens: Sequence[int]) -> int:
     return next(i for i in range(short) if known[i] != tokens[i])
 
 
-LOOKUPS = ("ngram", "suffix")
 TREES = ("static", "dynamic")
 
 
@@ -146,12 +150,11 @@ TREES = ("static", "dynamic")
 class DrafterOptions:
     """Settings of the drafters; each reads its own.
 
-    draft:      the draft model (draft-model, fallback)
+    draft:      the draft model (draft-model)
     head:       the trained head (medusa, eagle, eagle3, early-exit)
     branch:     children an expanded node (1 = linear)
     tree:       which tree a head drafts where branch > 1: "static", its shape fixed beforehand and its
                 children drawn, or "dynamic", grown and re-ranked by joint confidence
-    lookup:     which look-up `fallback` tries first: "ngram" or "suffix"
     ngram_max:  longest suffix the n-gram drafter looks for
     ngram_min:  shortest one
     exit_layer: how many of the target's layers `early-exit` drafts with; None = most of them
@@ -161,7 +164,6 @@ class DrafterOptions:
     head: Head | None = None
     branch: int = 1
     tree: str = "dynamic"
-    lookup: str = "ngram"
     ngram_max: int = 8
     ngram_min: int = 1
     exit_layer: int | None = None
@@ -171,8 +173,6 @@ class DrafterOptions:
             raise OptionError(f"branch is {self.branch}; expected 1 to 8")
         if self.tree not in TREES:
             raise OptionError(f"tree is {self.tree!r}; expected one of {', '.join(TREES)}")
-        if self.lookup not in LOOKUPS:
-            raise OptionError(f"lookup is {self.lookup!r}; expected one of {', '.join(LOOKUPS)}")
         if not 1 <= self.ngram_min <= self.ngram_max:
             raise OptionError(
                 f"n-gram lengths are {self.ngram_min} to {self.ngram_max}; expected 1 ≤ shortest ≤ longest"
@@ -193,7 +193,7 @@ class Method:
     trees:        it can propose several children a node (`branch`, `nodes`)
     shapes:       it can shape its tree in more than one way (`tree`)
     confident:    it estimates how likely its tokens are (`stop_below`)
-    looks_up:     it looks up before it drafts (`lookup`)
+    looks_up:     it looks for what stands in the text already, which costs next to nothing
     exits:        it drafts with the target's first layers (`exit_layer`)
     """
 
@@ -208,6 +208,29 @@ class Method:
 
 
 REGISTRY: dict[str, Method] = {}
+
+FALLBACK = "fallback"
+"""A name for a look-up with the draft model behind it."""
+
+
+def drafters_of(name: str, lookup: str | None = None) -> tuple[str, ...]:
+    """The registered methods that a name stands for, in the order they are asked: "suffix+eagle" looks up and
+    lets the head draft where that finds nothing; FALLBACK is `lookup` (None = "ngram") with the draft model
+    behind it. Raises OptionError for an unknown or repeated one, and for a look-up given to another name."""
+    if name == FALLBACK:
+        names: tuple[str, ...] = (lookup or "ngram", "draft-model")
+        if not method(names[0]).looks_up:
+            known = ", ".join(sorted(known for known, each in REGISTRY.items() if each.looks_up))
+            raise OptionError(f"lookup is {lookup!r}; expected one of {known}")
+    else:
+        names = tuple(name.split("+"))
+        if lookup is not None:
+            raise OptionError(f"method {name} tries no look-up first; leave lookup out")
+    for each in names:
+        method(each)
+    if len(set(names)) < len(names):
+        raise OptionError(f"method {name} names a drafter twice; expected each at most once")
+    return names
 
 
 def register(name: str, **traits: bool) -> Callable[[Factory], Factory]:
@@ -225,7 +248,8 @@ def method(name: str) -> Method:
     try:
         return REGISTRY[name]
     except KeyError:
-        raise OptionError(f"method is {name!r}; expected one of {', '.join(sorted(REGISTRY))}") from None
+        known = ", ".join(sorted([*REGISTRY, FALLBACK]))
+        raise OptionError(f"method is {name!r}; expected one of {known}, or several joined by +") from None
 
 
 def build(name: str, target: Target, options: DrafterOptions) -> Drafter:

@@ -170,6 +170,6 @@ class Ngram:
         view.state = None
 
 
-@register("ngram", trees=False, confident=False)
+@register("ngram", trees=False, confident=False, looks_up=True)
 def _ngram(target: Target, options: DrafterOptions) -> Drafter:
     return Ngram(target.vocab_size, longest=options.ngram_max, shortest=options.ngram_min)

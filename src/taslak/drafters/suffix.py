@@ -262,6 +262,6 @@ class Suffix:
         view.state = None
 
 
-@register("suffix")
+@register("suffix", looks_up=True)
 def _suffix(target: Target, _options: DrafterOptions) -> Drafter:
     return Suffix(target.vocab_size)

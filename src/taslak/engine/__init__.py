@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from taslak.engine.compare import Comparison, Difference, answer_json
 from taslak.engine.language_model import LanguageModel
-from taslak.engine.loading import load
 from taslak.engine.sequence import Answer, Event, Request, Seconds
 from taslak.engine.usage import Statistics, Weights
 
@@ -19,5 +18,4 @@ __all__ = [
     "Statistics",
     "Weights",
     "answer_json",
-    "load",
 ]

@@ -54,13 +54,14 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two answers to one prompt. `speedup`: tokens a second, speculative over plain; None if one failed."""
+    """Two answers to one prompt. `gamma`: None = chosen anew in each step. `speedup`: tokens a second,
+    speculative over plain; None if one failed."""
 
     plain: Answer
     speculative: Answer
     difference: Difference | None
     method: str
-    gamma: int
+    gamma: int | None
     verify: str
     dtype: str
 
@@ -101,8 +102,9 @@ class Comparison:
         }
 
 
-def answer_json(answer: Answer, *, method: str, gamma: int, verify: str, dtype: str) -> dict[str, Any]:
-    """One answer as the command line's JSON. Rates are null where nothing was drafted."""
+def answer_json(answer: Answer, *, method: str, gamma: int | None, verify: str, dtype: str) -> dict[str, Any]:
+    """One answer as the command line's JSON. Rates are null where nothing was drafted, gamma where it was chosen anew in
+    each step."""
     counts, seconds = answer.counts, answer.seconds
     return {
         "text": answer.text,

@@ -14,9 +14,10 @@ from taslak.drafters import base
 from taslak.drafters.base import DrafterOptions
 from taslak.drafters.formats import Head
 from taslak.engine.compare import Comparison, compare
-from taslak.engine.scheduler import Scheduler
+from taslak.engine.policy import FixedGamma, Policy
+from taslak.engine.scheduler import Listener, Scheduler
 from taslak.engine.sequence import Answer, Event, Request
-from taslak.engine.step import Engine, FixedGamma
+from taslak.engine.step import Engine
 from taslak.engine.usage import Statistics, statistics, weights_of
 from taslak.errors import OptionError, PromptError
 from taslak.models.pretrained import Pretrained
@@ -43,23 +44,30 @@ class LanguageModel:
         branch: int = 1,
         stop_below: float = 0.0,
         lookup: str | None = None,
-        head: Head | None = None,
-        head_name: str | None = None,
+        heads: Mapping[str, Head] | None = None,
         tree: str | None = None,
         nodes: int | None = None,
         exit_layer: int | None = None,
     ) -> None:
-        kind = None if head is None else head.kind
-        check_method(method, draft is not None, kind, branch, stop_below, lookup, tree, nodes, exit_layer)
+        """method: drafters of the registry, joined by "+" in the order they are asked
+        heads:  what they draft with, by the name they are known by; at most one of a kind
+        The others as for `load`. The depth of a draft is `gamma` in every step unless `policy` is set.
+        """
+        heads = heads or {}
+        kinds = {head.kind: head for head in heads.values()}
+        names = base.drafters_of(method, lookup)
+        check_method(method, names, draft is not None, [*kinds], branch, stop_below, tree, nodes, exit_layer)
         if draft is not None:
             target.tokenizer.require_same_as(draft.tokenizer)
         self.name = target.name
-        self.draft_name = head_name if draft is None else draft.name
+        used = [*([] if draft is None else [draft.name]), *heads]
+        self.draft_name = " + ".join(used) if used else None
         self.method = method
-        self.gamma = gamma
+        self.gamma: int | None = gamma
         self.branch = branch
         self.stop_below = stop_below
-        self.tree = (tree or "dynamic") if branch > 1 and base.method(method).shapes else None
+        shaped = branch > 1 and any(base.method(name).shapes for name in names)
+        self.tree = (tree or "dynamic") if shaped else None
         self.nodes = nodes
         self.verify = verify
         self.dtype = target.dtype
@@ -70,15 +78,28 @@ class LanguageModel:
         self._decoders = [target.decoder] if draft is None else [target.decoder, draft.decoder]
         options = DrafterOptions(
             draft=None if draft is None else draft.decoder,
-            head=head,
             branch=branch,
             tree=tree or "dynamic",
-            lookup=lookup or "ngram",
             exit_layer=exit_layer,
         )
-        self.drafter = base.build(method, target.decoder, options)
-        self.exit_layer = self.drafter.needs.exit_layer
-        self.engine = Engine(target.decoder, self.drafter, FixedGamma(gamma, branch, stop_below, nodes))
+        drafters = {
+            name: base.build(name, target.decoder, replace(options, head=kinds.get(name))) for name in names
+        }
+        exits = (drafter.needs.exit_layer for drafter in drafters.values())
+        self.exit_layer = next((layer for layer in exits if layer is not None), None)
+        self.engine = Engine(target.decoder, drafters, FixedGamma(gamma, branch, stop_below, nodes))
+        self.listeners: list[Listener] = []
+        """Told of every finished answer, with its request."""
+
+    @property
+    def policy(self) -> Policy:
+        """Who decides how much is drafted. Setting another one than a `FixedGamma` leaves `gamma` None."""
+        return self.engine.policy
+
+    @policy.setter
+    def policy(self, policy: Policy) -> None:
+        self.engine.policy = policy
+        self.gamma = policy.gamma if isinstance(policy, FixedGamma) else None
 
     @overload
     def generate(self, prompt: str, *, raw: bool = ..., **options: Any) -> Answer: ...
@@ -91,7 +112,8 @@ class LanguageModel:
         prompt:  text, a list of chat messages, or a list of either
         raw:     continue the text as it is; otherwise the chat template is applied where the model has one
         options: max_tokens (256; None = to the end of the context), stop (a string or several), seed, n
-                 (answers a prompt), speculate (True), and every field of `Sampling`: temperature, top_k, …
+                 (answers a prompt), speculate (True), task (a label for statistics), and every field of
+                 `Sampling`: temperature, top_k, …
 
         -> an Answer for one prompt, a list for several or for n > 1 (all answers of the first prompt first).
         Raises PromptError, OptionError, MemoryLimitError. How drafts are verified, with the papers:
@@ -112,7 +134,7 @@ class LanguageModel:
         Closing the iterator stops the answers and frees their memory. Raises what `generate` raises, at once.
         """
         prompts, _ = _listed(prompt)
-        scheduler = Scheduler(self.engine, self.tokenizer)
+        scheduler = Scheduler(self.engine, self.tokenizer, listeners=self.listeners)
         for one in prompts:
             for request in self.requests(one, raw=raw, **options):
                 scheduler.add(request)
@@ -155,7 +177,7 @@ class LanguageModel:
 
     def requests(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> list[Request]:
         """The requests `generate` would run for one prompt. Raises OptionError for an unknown option."""
-        own = {"max_tokens", "stop", "seed", "n", "speculate", "eos"}
+        own = {"max_tokens", "stop", "seed", "n", "speculate", "eos", "task"}
         unknown = options.keys() - own - _SAMPLING
         if unknown:
             known = ", ".join(sorted(own | _SAMPLING))
@@ -181,6 +203,7 @@ class LanguageModel:
                 choice=choice,
                 verify=self.verify,
                 speculate=bool(options.get("speculate", True)),
+                task=options.get("task", ""),
             )
             for choice in range(n)
         ]
@@ -188,40 +211,44 @@ class LanguageModel:
 
 def check_method(
     name: str,
+    drafters: Seq[str],
     has_draft: bool,
-    head: str | None,
+    heads: Seq[str],
     branch: int,
     stop_below: float,
-    lookup: str | None,
     tree: str | None,
     nodes: int | None,
     exit_layer: int | None,
 ) -> None:
-    """Raise OptionError for an unknown method, and for a setting that it would silently ignore. head: its
-    kind."""
-    method = base.method(name)
-    if has_draft and not method.needs_draft:
+    """Raise OptionError for a setting that none of a method's drafters would use. heads: their kinds."""
+    methods = {each: base.method(each) for each in drafters}
+    traits = methods.values()
+    if has_draft and not any(each.needs_draft for each in traits):
         raise OptionError(f"method {name} uses no draft model, but one is named; leave one of them out")
-    if head is not None and not (method.needs_head or (method.exits and head == name)):
-        raise OptionError(f"method {name} uses no head, but a {head} head is named; leave one of them out")
-    if method.needs_draft and not has_draft:
+    for kind, method in methods.items():
+        if method.needs_head and kind not in heads:
+            got = f" and got one of kind {', '.join(heads)}" if heads else ""
+            raise OptionError(
+                f"method {kind} needs a head of its kind{got}; name its folder (draft=, --draft)"
+            )
+    for kind in heads:
+        if kind not in methods or not (methods[kind].needs_head or methods[kind].exits):
+            raise OptionError(
+                f"method {name} uses no head, but a {kind} head is named; leave one of them out"
+            )
+    if not has_draft and any(each.needs_draft for each in traits):
         raise OptionError(f"method {name} needs a draft model; name one (draft=, --draft)")
-    if method.needs_head and head != name:
-        got = "" if head is None else f" and got one of kind {head}"
-        raise OptionError(f"method {name} needs a head of its kind{got}; name its folder (draft=, --draft)")
-    if tree is not None and not method.shapes:
+    if tree is not None and not any(each.shapes for each in traits):
         raise OptionError(f"method {name} has one kind of tree; leave tree out")
     if branch == 1 and (tree is not None or nodes is not None):
         what = "tree" if tree is not None else "nodes"
         raise OptionError(f"branch is 1, a line, which {what} can't shape; leave one of them out")
-    if branch > 1 and not method.trees:
+    if branch > 1 and not any(each.trees for each in traits):
         raise OptionError(f"method {name} drafts one line; branch is {branch}, expected 1")
-    if exit_layer is not None and not method.exits:
+    if exit_layer is not None and not any(each.exits for each in traits):
         raise OptionError(f"method {name} doesn't draft with the model's own layers; leave exit_layer out")
-    if stop_below > 0 and not method.confident:
+    if stop_below > 0 and not any(each.confident for each in traits):
         raise OptionError(f"method {name} has no confidence to stop at; leave stop_below out")
-    if lookup is not None and not method.looks_up:
-        raise OptionError(f"method {name} tries no look-up first; leave lookup out")
 
 
 def _events(scheduler: Scheduler) -> Generator[Event, None, None]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterable
 
-from taslak.engine.sequence import Event, Request, Sequence
+from taslak.engine.sequence import Answer, Event, Request, Sequence
 from taslak.engine.step import Engine
 from taslak.engine.text import Decodes
 from taslak.errors import MemoryLimitError
+
+log = logging.getLogger(__name__)
+
+Listener = Callable[[Request, Answer], None]
 
 MAX_RUNNING = 64
 """Sequences sharing a pass; more wait."""
@@ -17,7 +22,15 @@ MAX_RUNNING = 64
 class Scheduler:
     """Admits requests and steps the running ones. One per call of generate, or one for a whole server."""
 
-    def __init__(self, engine: Engine, tokenizer: Decodes, max_running: int = MAX_RUNNING) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        tokenizer: Decodes,
+        max_running: int = MAX_RUNNING,
+        listeners: Iterable[Listener] = (),
+    ) -> None:
+        """listeners: told of every finished answer. What they raise is logged and goes no further."""
+        self._listeners = tuple(listeners)
         self._engine = engine
         self._tokenizer = tokenizer
         self._max_running = max_running
@@ -68,9 +81,17 @@ class Scheduler:
             event = sequence.event()
             if event.tokens or event.answer:
                 events.append((number, event))
-            if sequence.finish is not None:
+            if event.answer is not None:
+                self._tell(sequence.request, event.answer)
                 self.cancel(number)
         return events
+
+    def _tell(self, request: Request, answer: Answer) -> None:
+        for listener in self._listeners:
+            try:
+                listener(request, answer)
+            except Exception:
+                log.warning("a listener failed; the answer is unaffected", exc_info=True)
 
     def cancel(self, number: int) -> None:
         """Stop a request, running or waiting, and free its memory. Harmless for one that is over."""

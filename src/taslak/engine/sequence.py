@@ -5,6 +5,7 @@ Commits tokens one at a time; what comes after the first stop never existed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -32,6 +33,7 @@ class Request:
     seed:        None = drawn from the operating system, and reported
     choice:      which of several answers to the same prompt this is
     speculate:   False = plain decoding: the same walk with empty drafts
+    task:        a label of the user's, for statistics and what they teach; it changes no text
     """
 
     prompt: Seq[int]
@@ -43,6 +45,7 @@ class Request:
     choice: int = 0
     verify: str = "coupled"
     speculate: bool = True
+    task: str = ""
 
     def __post_init__(self) -> None:
         # the end-of-text ids are what min_tokens holds back
@@ -89,6 +92,29 @@ class Seconds:
     def total(self) -> float:
         return self.draft + self.pass_ + self.other
 
+    def add(self, other: Seconds) -> None:
+        """Add those of another step."""
+        self.draft += other.draft
+        self.pass_ += other.pass_
+        self.other += other.other
+
+    def over(self, parts: int) -> Seconds:
+        """One of so many equal parts."""
+        return Seconds(self.draft / parts, self.pass_ / parts, self.other / parts)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one drafter's passes of an answer came to: those that verified its draft, and those it was asked
+    first in and had nothing for. `seconds`: of these steps, its part where other sequences shared them."""
+
+    counts: Counts = field(default_factory=Counts)
+    seconds: Seconds = field(default_factory=Seconds)
+
+
+PLAIN = "plain"
+"""In tallies, the passes that nobody was asked to draft for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -97,7 +123,10 @@ class Answer:
     ids:            its tokens, the ending EOS included
     accepted:       one flag a token: whether it came from a draft
     finish_reason:  "stop" (EOS or a stop string), "length" (max_tokens or the context's end), "error"
+    by:             the same by drafter, PLAIN for passes without one
     dropped:        drafts thrown away because the drafter failed or proposed nonsense
+    speedup:        estimated from what steps cost: plain decoding's time for these tokens over the time they
+                    took, prefill apart; None where no costs are known or nothing speculated
     """
 
     text: str
@@ -108,7 +137,9 @@ class Answer:
     prompt_tokens: int
     counts: Counts
     seconds: Seconds
+    by: Mapping[str, Tally] = field(default_factory=dict)
     dropped: int = 0
+    speedup: float | None = None
     error: str | None = None
 
     @property
@@ -146,8 +177,9 @@ class Sequence:
         self.seed = fresh_seed() if request.seed is None else request.seed
         self.tokens = list(request.prompt)
         self.accepted: list[bool] = []
-        self.counts = Counts()
         self.seconds = Seconds()
+        self.tallies: dict[str, Tally] = {}
+        self.speedup: float | None = None
         self.dropped = 0
         self.finish: Finish | None = None
         self.error: str | None = None
@@ -166,6 +198,28 @@ class Sequence:
             exact_q=request.verify == "rejection",
             cache=cache,
         )
+        self._views: dict[str, View] = {}
+
+    def view_of(self, drafter: str) -> View:
+        """What this drafter sees of the sequence; it holds the drafter's own state."""
+        if drafter not in self._views:
+            self._views[drafter] = replace(self.view)  # the tokens are the same list
+        return self._views[drafter]
+
+    def tally(self, drafter: str | None) -> Tally:
+        """What is counted for this drafter; None: for nobody's passes."""
+        name = PLAIN if drafter is None else drafter
+        if name not in self.tallies:
+            self.tallies[name] = Tally()
+        return self.tallies[name]
+
+    @property
+    def counts(self) -> Counts:
+        """Of the whole answer."""
+        counts = Counts()
+        for tally in self.tallies.values():
+            counts.add(tally.counts)
+        return counts
 
     @property
     def pending(self) -> int:
@@ -219,6 +273,8 @@ class Sequence:
             prompt_tokens=self.view.prompt_length,
             counts=self.counts,
             seconds=self.seconds,
+            by=self.tallies,
+            speedup=self.speedup,
             dropped=self.dropped,
             error=self.error,
         )

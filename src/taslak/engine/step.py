@@ -9,20 +9,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import replace
 from time import perf_counter
-from typing import Protocol
 
 from torch import Tensor
 
-from taslak.core.draft import EMPTY, Draft
+from taslak.core.draft import Draft
 from taslak.core.sampling import Distribution
 from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import NOTHING, Budget, Drafter, Report
-from taslak.engine.sequence import Sequence
-from taslak.errors import DraftError, OptionError, SamplingError
+from taslak.engine.policy import Policy
+from taslak.engine.sequence import Seconds, Sequence
+from taslak.engine.turn import Step, Turn
+from taslak.errors import DraftError, SamplingError
 from taslak.models.cache import Block
-from taslak.models.target import Rows, Target, chain_rows
+from taslak.models.target import Target, chain_rows
 
 log = logging.getLogger(__name__)
 
@@ -38,95 +39,26 @@ def take_in(target: Target, cache: Block, tokens: Seq[int]) -> None:
         cache.keep(range(len(chunk)))
 
 
-class Policy(Protocol):
-    """How much each sequence may draft."""
-
-    @property
-    def max_nodes(self) -> int:
-        """Never more than this many drafted nodes a step and sequence; the cache keeps room for them."""
-        ...
-
-    def budgets(self, sequences: Seq[Sequence]) -> list[Budget]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class FixedGamma:
-    """The same depth in every step, `branch` siblings at each; a draft ends early where its joint confidence
-    falls under `stop_below`. `nodes`: most of them in a draft, None = γ · branch.
-
-    Raises OptionError for γ outside 1 … 16, nodes outside 1 … 128 or a confidence outside 0 … 1.
-    """
-
-    gamma: int
-    branch: int = 1
-    stop_below: float = 0.0
-    nodes: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.gamma <= 16:
-            raise OptionError(f"gamma is {self.gamma}; expected 1 to 16")
-        if not 0.0 <= self.stop_below <= 1.0:
-            raise OptionError(f"stop_below is {self.stop_below}; expected a confidence from 0 to 1")
-        if self.nodes is not None and not 1 <= self.nodes <= 128:
-            raise OptionError(f"nodes is {self.nodes}; expected 1 to 128")
-
-    @property
-    def max_nodes(self) -> int:
-        return self.gamma * self.branch if self.nodes is None else self.nodes
-
-    def budgets(self, sequences: Seq[Sequence]) -> list[Budget]:
-        budget = Budget(self.gamma, self.max_nodes, self.stop_below)
-        return [budget] * len(sequences)
-
-
-@dataclass(slots=True)
-class _Turn:
-    """One sequence's part of a step."""
-
-    sequence: Sequence
-    take: int
-    """Committed tokens run in this pass."""
-    draft: Draft = EMPTY
-
-    @property
-    def decides(self) -> bool:
-        """Whether the pass reaches the last committed token; otherwise it is prefill."""
-        return self.take == self.sequence.pending
-
-    def rows(self) -> Rows:
-        """The committed tokens taken in as a chain, then the draft below the last of them."""
-        s, n, partial = self.sequence, self.take, self.draft.partial
-        if partial is None:
-            s.cache.crop(s.cache.length)  # nodes that a dropped early-exit draft left behind
-        start = s.cache.length
-        return Rows(
-            cache=s.cache,
-            tokens=[*s.tokens[start : start + n], *self.draft.tokens],
-            parents=[*range(-1, n - 1), *(n + parent for parent in self.draft.parents)],
-            first=0,
-            wanted=1 + len(self.draft) if self.decides else 0,
-            starts=() if partial is None else partial.starts(1 + len(self.draft)),
-            hidden=None if partial is None else partial.hidden,
-        )
-
-
 class Engine:
-    """Runs steps over the sequences it is given. `drafter` None decodes plainly."""
+    """Runs steps over the sequences it is given. Without drafters it decodes plainly."""
 
-    def __init__(self, target: Target, drafter: Drafter | None, policy: Policy) -> None:
+    def __init__(self, target: Target, drafters: Mapping[str, Drafter], policy: Policy) -> None:
+        """drafters: by the names that the policy's plans use."""
         self.target = target
-        self.drafter = drafter
+        self.drafters = dict(drafters)
         self.policy = policy
-        self._features = drafter.needs.features if drafter is not None else ()
-        self._watch = drafter.watch if drafter is not None else None
+        needed = (name for drafter in self.drafters.values() for name in drafter.needs.features)
+        self._features = tuple(dict.fromkeys(needed))
         self._remote = target.device.type != "cpu"
-        self._complained = False
+        self._complained: set[str] = set()
 
     def step(self, sequences: Seq[Sequence]) -> None:
         """Advance every sequence by one pass; each must be unfinished."""
         started = perf_counter()
         turns = self._turns(sequences)
-        self._propose([turn for turn in turns if turn.decides])
+        decided = [turn for turn in turns if turn.decides]
+        context = sum(turn.sequence.cache.length for turn in turns)
+        drafting = self._propose(decided)
         drafted = perf_counter()
         output = self.target.forward([turn.rows() for turn in turns], capture=self._features)
         logits = output.logits.cpu() if self._remote else output.logits  # here the pass is waited for
@@ -134,59 +66,100 @@ class Engine:
         reports = self._decide(turns, logits, output.features)
         self._observe(turns, reports)
         ended = perf_counter()
+        seconds = Seconds(drafted - started, passed - drafted, ended - passed)
         for sequence in sequences:
-            sequence.seconds.draft += drafted - started
-            sequence.seconds.pass_ += passed - drafted
-            sequence.seconds.other += ended - passed
+            sequence.seconds.add(seconds)
+        share = seconds.over(len(turns))
+        for turn in decided:
+            turn.sequence.tally(turn.by).seconds.add(share)
+        self.policy.record(
+            Step(
+                turns,
+                decided,
+                context,
+                drafting,
+                seconds.pass_,
+                seconds.total - seconds.pass_ - sum(drafting.values()),
+            )
+        )
 
-    def _turns(self, sequences: Seq[Sequence]) -> list[_Turn]:
+    def _turns(self, sequences: Seq[Sequence]) -> list[Turn]:
         """Share the pass: one pending token always goes, prompts take the chunk in order of arrival."""
         room = CHUNK
         turns = []
         for sequence in sorted(sequences, key=lambda s: s.pending > 1):
             take = min(sequence.pending, room)
             if take:
-                turns.append(_Turn(sequence, take))
+                turns.append(Turn(sequence, take))
                 room -= take if sequence.pending > 1 else 0
         return turns
 
-    def _propose(self, turns: Seq[_Turn]) -> None:
-        """Fill in the drafts. Whatever a drafter does wrong costs its draft and nothing else."""
-        drafting = [turn for turn in turns if turn.sequence.request.speculate]
-        if self.drafter is None or not drafting:
-            return
-        given = self.policy.budgets([turn.sequence for turn in drafting])
-        budgets = [_clamp(b, turn.sequence.left - 1) for b, turn in zip(given, drafting, strict=True)]
+    def _propose(self, turns: Seq[Turn]) -> dict[str, float]:
+        """Fill in the drafts; the seconds each drafter took. Whoever is next in a turn's plan is asked, all
+        turns together, until the turn has a draft or its plan ends."""
+        asking = [turn for turn in turns if turn.sequence.request.speculate]
+        seconds: dict[str, float] = {}
+        if not self.drafters or not asking:
+            return seconds
+        plans = self.policy.plans([turn.sequence for turn in asking], self.drafters)
+        left = []
+        for turn, plan in zip(asking, plans, strict=True):
+            turn.plan = {name: _clamp(budget, turn.sequence.left - 1) for name, budget in plan.items()}
+            left.append([name for name, budget in turn.plan.items() if budget.depth > 0 and budget.nodes > 0])
+        while any(left):
+            name = next(names[0] for names in left if names)
+            asked = []
+            for turn, names in zip(asking, left, strict=True):
+                if names and names[0] == name:
+                    del names[0]
+                    if not turn.draft or turn.plan[name].shadow:
+                        asked.append(turn)
+            if asked:
+                started = perf_counter()
+                self._ask(name, asked)
+                seconds[name] = seconds.get(name, 0.0) + perf_counter() - started
+        return seconds
+
+    def _ask(self, name: str, turns: Seq[Turn]) -> None:
+        """One drafter's drafts for these turns. Whatever it does wrong costs its draft and nothing else."""
+        budgets = [turn.plan[name] for turn in turns]
         try:
-            drafts = self.drafter.propose([turn.sequence.view for turn in drafting], budgets)
-            if len(drafts) != len(drafting):
-                raise DraftError(f"{len(drafts)} drafts for {len(drafting)} sequences")
+            drafts = self.drafters[name].propose([turn.sequence.view_of(name) for turn in turns], budgets)
+            if len(drafts) != len(turns):
+                raise DraftError(f"{len(drafts)} drafts for {len(turns)} sequences")
         except Exception as error:
-            self._complain(error)
-            self._reset(drafting)
+            self._complain(name, error)
+            self._reset(name, turns)
             return
-        for turn, budget, draft in zip(drafting, budgets, drafts, strict=True):
+        for turn, budget, draft in zip(turns, budgets, drafts, strict=True):
+            if not budget.shadow and turn.by is None:
+                turn.by = name
             try:
-                draft.check(self.target.vocab_size)
-                partial = draft.partial
-                if partial is not None and not (
-                    turn.take == 1
-                    and partial.rows == turn.sequence.cache.nodes
-                    and partial.layer < self.target.layers
-                    and partial.hidden.shape[1] == self.target.hidden_size
-                ):
-                    raise DraftError("the lower-layer work handed over does not fit the draft's rows")
-                if draft.depth > budget.depth or len(draft) > budget.nodes:
-                    raise DraftError(
-                        f"a draft of depth {draft.depth} and {len(draft)} nodes exceeds {budget}"
-                    )
+                self._check(turn, budget, draft)
             except Exception as error:
-                self._complain(error)
+                self._complain(name, error)
                 turn.sequence.dropped += 1
             else:
-                turn.draft = draft
+                if budget.shadow:
+                    turn.shadows[name] = draft
+                elif draft and (draft.confidence is None or draft.confidence[0] >= budget.least):
+                    turn.by, turn.draft = name, draft
 
-    def _decide(self, turns: Seq[_Turn], logits: Tensor, features: Mapping[str, Tensor]) -> list[Report]:
+    def _check(self, turn: Turn, budget: Budget, draft: Draft) -> None:
+        """Raise DraftError for a draft that can't be verified."""
+        draft.check(self.target.vocab_size)
+        partial = draft.partial
+        if partial is not None and not (
+            turn.take == 1
+            and partial.rows == turn.sequence.cache.nodes
+            and partial.layer < self.target.layers
+            and partial.hidden.shape[1] == self.target.hidden_size
+        ):
+            raise DraftError("the lower-layer work handed over does not fit the draft's rows")
+        if draft.depth > budget.depth or len(draft) > budget.nodes:
+            raise DraftError(f"a draft of depth {draft.depth} and {len(draft)} nodes exceeds {budget}")
+
+    def _decide(self, turns: Seq[Turn], logits: Tensor, features: Mapping[str, Tensor]) -> list[Report]:
         """Walk each draft, commit what the walk decides, keep the walked path in the cache."""
         reports = []
         wanted = row = 0
@@ -207,7 +180,7 @@ class Engine:
             row += n + len(turn.draft)
         return reports
 
-    def _walk(self, turn: _Turn, logits: Tensor, root: int) -> list[int]:
+    def _walk(self, turn: Turn, logits: Tensor, root: int) -> list[int]:
         """Verify and commit one draft; the accepted nodes. logits: [W, V], the draft's from row `root` on."""
         sequence, draft = turn.sequence, turn.draft
         request, view = sequence.request, sequence.view
@@ -216,58 +189,63 @@ class Engine:
             # by the time a node is visited its whole branch has been committed
             return view.distribution(logits[root + 1 + node])
 
-        path: list[int] = []
-        bonus = False
+        path = turn.path
         try:
             for decision in VERIFIERS[request.verify](draft, p_at, view.key, view.position):
                 if decision.node is None:
-                    bonus = True
+                    turn.bonus = True
                 else:
                     path.append(decision.node)
                 if sequence.commit(decision.token, accepted=decision.node is not None):
                     break
         except SamplingError as error:
             sequence.fail(str(error))
-        sequence.counts.record(draft, path, bonus)
-        if self._watch is not None and draft:
-            self._watch.record(bool(path))
+        sequence.tally(turn.by).counts.record(draft, path, turn.bonus)
+        watch = self.drafters[turn.by].watch if draft and turn.by is not None else None
+        if watch is not None:
+            watch.record(bool(path))
         return path
 
-    def _observe(self, turns: Seq[_Turn], reports: Seq[Report]) -> None:
+    def _observe(self, turns: Seq[Turn], reports: Seq[Report]) -> None:
+        """Every drafter hears of every pass, whoever drafted for it."""
         heard = [(t, r) for t, r in zip(turns, reports, strict=True) if t.sequence.request.speculate]
-        if self.drafter is None or not heard:
+        if not heard:
             return
-        try:
-            self.drafter.observe([turn.sequence.view for turn, _ in heard], [report for _, report in heard])
-        except Exception as error:
-            self._complain(error)
-            self._reset([turn for turn, _ in heard])
+        for name, drafter in self.drafters.items():
+            views = [turn.sequence.view_of(name) for turn, _ in heard]
+            try:
+                drafter.observe(views, [report for _, report in heard])
+            except Exception as error:
+                self._complain(name, error)
+                self._reset(name, [turn for turn, _ in heard])
 
     def forget(self, sequence: Sequence) -> None:
         """Free everything kept for a sequence. Calling it twice is harmless."""
         sequence.cache.release()
-        if self.drafter is not None:
-            try:
-                self.drafter.forget(sequence.view)
-            except Exception as error:
-                self._complain(error)
+        self.policy.forget(sequence)
+        for name in self.drafters:
+            self._forget(name, sequence)
 
-    def _reset(self, turns: Seq[_Turn]) -> None:
+    def _forget(self, name: str, sequence: Sequence) -> None:
+        try:
+            self.drafters[name].forget(sequence.view_of(name))
+        except Exception as error:
+            self._complain(name, error)
+
+    def _reset(self, name: str, turns: Seq[Turn]) -> None:
         """After a failed call nothing a drafter remembers can be trusted: it starts afresh."""
         for turn in turns:
             turn.sequence.dropped += 1
-            try:
-                assert self.drafter is not None
-                self.drafter.forget(turn.sequence.view)
-            except Exception as error:
-                self._complain(error)
-            turn.sequence.view.state = None
+            self._forget(name, turn.sequence)
+            turn.sequence.view_of(name).state = None
 
-    def _complain(self, error: Exception) -> None:
+    def _complain(self, name: str, error: Exception) -> None:
         """Once in the log; every time in the counts."""
-        if not self._complained:
-            self._complained = True
-            log.warning("the drafter failed; its drafts are dropped, the answer is unaffected: %s", error)
+        if name not in self._complained:
+            self._complained.add(name)
+            log.warning(
+                "drafter %s failed; its drafts are dropped, the answer is unaffected: %s", name, error
+            )
 
 
 def _rows_of(hidden: Tensor, first: int, kept: list[int]) -> Tensor:
@@ -281,4 +259,4 @@ def _clamp(budget: Budget, most: int) -> Budget:
     """Never deeper than what may still be emitted besides the bonus."""
     if most <= 0:
         return NOTHING
-    return Budget(min(budget.depth, most), budget.nodes, budget.stop_below)
+    return budget if budget.depth <= most else replace(budget, depth=most)

@@ -15,9 +15,10 @@ from taslak.core.counts import Counts
 from taslak.core.draft import EMPTY, Draft
 from taslak.drafters.base import Budget, Drafter, Report, View
 from taslak.engine import LanguageModel
+from taslak.engine.policy import FixedGamma
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Request
-from taslak.engine.step import Engine, FixedGamma
+from taslak.engine.step import Engine
 from taslak.training.answers import Progress
 
 NEAR_ZERO = 0.05
@@ -112,8 +113,11 @@ def evaluate(
 
     training: depth-1 accuracy that the features gave, compared with the accuracy everywhere
     """
-    shadow = Shadow(model.drafter, model.gamma)
-    watching = Engine(model.target, shadow, FixedGamma(model.gamma))
+    ((name, drafter),) = model.engine.drafters.items()
+    gamma = model.gamma
+    assert gamma is not None
+    shadow = Shadow(drafter, gamma)
+    watching = Engine(model.target, {name: shadow}, FixedGamma(gamma))
     counts = Counts()
     seconds = {True: 0.0, False: 0.0}
     tokens = {True: 0, False: 0}
@@ -130,7 +134,7 @@ def evaluate(
         identical += answers[True].ids == answers[False].ids
     result = Evaluation(
         method=model.method,
-        gamma=model.gamma,
+        gamma=gamma,
         prompts=len(prompts),
         tokens=tokens[True],
         tau=counts.tau,

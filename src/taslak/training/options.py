@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from taslak.drafters.formats import find_head, read_head
-from taslak.engine.step import FixedGamma
+from taslak.engine.policy import FixedGamma
 from taslak.errors import OptionError
 from taslak.models.loading import DEFAULT_PACK
 from taslak.training.answers import Shard

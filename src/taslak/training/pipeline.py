@@ -19,8 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taslak.engine import LanguageModel, load
+from taslak.engine import LanguageModel
 from taslak.errors import OptionError
+from taslak.loading import load
 from taslak.models.config import DecoderConfig
 from taslak.models.loading import resolve, storage
 from taslak.models.pretrained import check_dtype
@@ -126,7 +127,7 @@ class _Run:
         """Answers and hidden states."""
         o = self._options
         prompts = read_prompts(o.prompts) if o.prompts is not None else []
-        model = load(o.model, dtype=o.dtype, device=o.device, progress=self._fetching)
+        model = load(o.model, control=False, dtype=o.dtype, device=o.device, progress=self._fetching)
         size = o.draft_vocab_size(model.target.vocab_size)
         # settings that this target can't have are told now, not after hours of answering
         kind = o.build(self._teacher(torch.arange(min(size or 1, 16))))
@@ -223,6 +224,8 @@ class _Run:
         model = load(
             o.model,
             draft=str(o.out),
+            method=o.kind,
+            control=False,
             dtype=o.dtype,
             draft_dtype=narrow if o.kind == "draft-model" else None,  # a head computes as the target does
             gamma=o.gamma,

@@ -18,7 +18,8 @@ from taslak.core.draft import Draft
 from taslak.core.sampling import Sampling
 from taslak.core.verify import Decision, TargetAt
 from taslak.drafters.base import Budget, DrafterOptions, View, build
-from taslak.engine.step import Engine, FixedGamma
+from taslak.engine.policy import FixedGamma
+from taslak.engine.step import Engine
 from taslak.errors import OptionError
 from taslak.models.decoder import Decoder
 from taslak.models.native_ops import pack_weights
@@ -38,7 +39,7 @@ DRAFT = near_model(1, exact=False, inner_size=64)
 
 def engine(branch: int = 1, gamma: int = 3, wrap: Any = None) -> Engine:
     drafter = build("draft-model", TARGET, DrafterOptions(draft=DRAFT, branch=branch))
-    return Engine(TARGET, wrap(drafter) if wrap else drafter, FixedGamma(gamma, branch))
+    return Engine(TARGET, {"it": wrap(drafter) if wrap else drafter}, FixedGamma(gamma, branch))
 
 
 def outcomes(report: Report) -> dict[str, str]:
@@ -68,7 +69,7 @@ def test_what_is_right_passes(branch: int) -> None:
 
 
 def test_where_nothing_is_drafted_nothing_is_proven() -> None:
-    report = run(Engine(TARGET, None, FixedGamma(3)), samples=20)
+    report = run(Engine(TARGET, {}, FixedGamma(3)), samples=20)
     assert not report.passed
     assert set(outcomes(report).values()) == {SKIPPED}
 

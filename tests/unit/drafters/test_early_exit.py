@@ -202,7 +202,8 @@ def test_every_row_runs_through_every_layer_once(monkeypatch: pytest.MonkeyPatch
         first, *others = drafter.drafts
         assert answer.dropped == 0
         assert not first, "the prompt isn't in the cache yet"
-        assert rows == [len(PROMPTS[0]) + sum(1 + len(draft) for draft in others)] * LAYERS
+        passes = answer.counts.passes - 1  # the last one may have nothing left to draft
+        assert rows == [len(PROMPTS[0]) + passes + sum(map(len, others))] * LAYERS
         assert resumed == sum(1 + len(draft) for draft in others if draft), "only upper layers see them all"
         assert resumed > 20
 

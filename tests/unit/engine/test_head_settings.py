@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 import pytest
 
 import taslak
+from taslak import loading
 from taslak.drafters import formats
 from taslak.drafters.formats import Drafting, write_head
-from taslak.engine import loading
-from taslak.engine.step import FixedGamma
+from taslak.engine.policy import FixedGamma
 from taslak.errors import OptionError
 from tests.support.heads import CONFIGS, random_head
 
@@ -60,11 +61,12 @@ def test_settings_without_a_head(settings: dict[str, Any], match: str) -> None:
 
 @pytest.fixture
 def chosen(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """`load` up to the point where weights are read: what it would make the language model with."""
+    """`load` up to the point where weights are read: what it would make the language model with, where
+    nothing is chosen step by step."""
     target = SimpleNamespace(decoder=SimpleNamespace(weight_bytes=0))
     monkeypatch.setattr(loading, "load_pretrained", lambda *_, **__: target)
     monkeypatch.setattr(loading, "LanguageModel", lambda *_, **settings: SimpleNamespace(**settings))
-    return taslak.load
+    return partial(taslak.load, control=False)
 
 
 @pytest.mark.parametrize(
@@ -103,18 +105,22 @@ def test_a_model_drafts_with_the_head_that_comes_with_it(
     for kind in ("eagle", "medusa", "early-exit"):
         write_head(tmp_path / f"m-{kind}", random_head(CONFIGS[kind]))
 
-    def made(*model: str, **given: Any) -> tuple[str, str | None]:
+    def made(*model: str, **given: Any) -> tuple[str, ...]:
         found = chosen(*model, **given)
-        return found.method, found.head_name
+        return found.method, *found.heads
 
-    assert made("m") == ("eagle", "m-eagle")
+    assert made("m") == made("m", method="auto") == ("suffix+eagle", "m-eagle")
+    assert made("m", method="eagle") == ("eagle", "m-eagle")
     assert made("m", method="medusa") == ("medusa", "m-medusa")
     assert made("m", method="early-exit") == ("early-exit", "m-early-exit")
-    assert made("m", exit_layer=2) == ("early-exit", None)
-    assert made("m", method="suffix") == ("suffix", None)
-    assert made("another") == ("ngram", None)
+    assert made("m", exit_layer=2) == ("suffix+early-exit",)
+    assert made("m", method="suffix") == ("suffix",)
+    assert made("m", method="ngram+eagle+medusa") == ("ngram+eagle+medusa", "m-eagle", "m-medusa")
+    assert made("another") == ("suffix",)
     write_head(tmp_path / "own", random_head(CONFIGS["medusa"]))
-    assert made("m", draft=str(tmp_path / "own")) == ("medusa", str(tmp_path / "own"))
+    assert made("m", draft=str(tmp_path / "own")) == ("suffix+medusa", str(tmp_path / "own"))
+    both = made("m", draft=str(tmp_path / "own"), method="medusa+eagle")
+    assert both == ("medusa+eagle", str(tmp_path / "own"), "m-eagle")
     with pytest.raises(OptionError, match="method eagle3 needs a head of its kind"):
         made("m", method="eagle3")
 
@@ -123,4 +129,4 @@ def test_a_node_budget_is_what_the_cache_keeps_room_for() -> None:
     assert FixedGamma(5, 4).max_nodes == 20
     policy = FixedGamma(5, 4, nodes=12)
     assert policy.max_nodes == 12
-    assert policy.budgets([None])[0].nodes == 12  # type: ignore[list-item]
+    assert policy.plans([None], {"it": None})[0]["it"].nodes == 12  # type: ignore[list-item, dict-item]

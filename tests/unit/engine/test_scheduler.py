@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from taslak.engine.policy import FixedGamma
 from taslak.engine.scheduler import Scheduler
-from taslak.engine.step import Engine, FixedGamma
+from taslak.engine.step import Engine
 from taslak.errors import MemoryLimitError, OptionError
 from taslak.models.decoder import Decoder
 from tests.support.decoding import Letters, plain, request
@@ -19,7 +20,7 @@ def bounded(positions: int) -> Decoder:
 
 
 def scheduler(model: Decoder, most: int = 64) -> Scheduler:
-    return Scheduler(Engine(model, None, FixedGamma(1)), Letters(), most)
+    return Scheduler(Engine(model, {}, FixedGamma(1)), Letters(), most)
 
 
 def test_requests_wait_for_memory_and_are_all_answered() -> None:

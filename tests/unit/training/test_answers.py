@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from taslak.engine import LanguageModel, load
+from taslak.engine import LanguageModel
 from taslak.errors import OptionError, PromptError
+from taslak.loading import load
 from taslak.training.answers import Answer, Answers, Shard, answer_prompts, read_texts
 from taslak.training.prompts import Prompt, read_prompts
 from tests.support.training import target_folder, write_prompts

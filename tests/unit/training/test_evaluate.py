@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from taslak.engine.policy import FixedGamma
 from taslak.engine.scheduler import Scheduler
-from taslak.engine.step import Engine, FixedGamma
+from taslak.engine.step import Engine
 from taslak.training.evaluate import Evaluation, Shadow, warnings_of
 from tests.support.decoding import Letters, plain, request, whole
 from tests.support.scripted import Scripted, flip, oracle
@@ -20,7 +21,7 @@ GOOD = Evaluation("eagle", 4, 3, 90, 2.0, 0.5, [0.7], [0.7, 0.6], 0.7, 10.0, 15.
 
 def hazards(drafter: Scripted, depth: int = 4) -> list[float]:
     shadow = Shadow(drafter, depth)
-    scheduler = Scheduler(Engine(MODEL, shadow, FixedGamma(depth)), Letters())
+    scheduler = Scheduler(Engine(MODEL, {"it": shadow}, FixedGamma(depth)), Letters())
     for each in REQUESTS:
         scheduler.add(each)
     answers = [event.answer for _, event in scheduler.run() if event.answer]

@@ -106,7 +106,7 @@ def test_a_draft_model_is_an_ordinary_checkpoint(folder: Path, tmp_path: Path) -
         torch.testing.assert_close(theirs(ids[None]).logits[0], expected, rtol=1e-3, atol=1e-3)
     model = taslak.load(str(folder), draft=str(tmp_path / "draft"), dtype="float32")
     assert model.method == "draft-model"
-    decoder = model.drafter._model
+    decoder = model.engine.drafters["draft-model"]._model
     cache = decoder.allocate(64)
     ours = decoder.forward([chain_rows(cache, ids.tolist(), len(ids))]).logits
     torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-3)

@@ -1,0 +1,187 @@
+"""What a step costs on this machine: the pass over its rows and context, each drafter, and the rest.
+
+Seconds throughout. Knows nothing about acceptance. Measured by `calibrate`, corrected by what steps take.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from taslak.core.sampling import Sampling
+
+QUICK, SLOW = 0.05, 0.01
+"""How fast a live timing is believed: for what slows everything alike, and for one figure of its own."""
+
+_OUTLIER = math.log(1.5)
+"""A timing further off than this counts as this far off: one hiccup of the machine is no news."""
+
+
+@dataclass(slots=True)
+class PassCost:
+    """Of the target's pass.
+
+    rows, seconds: [n] measured with next to no context; between them it is interpolated, since row blocks
+                   make it a staircase and no formula
+    context:       for each committed position of a sequence, whatever its rows
+    attended:      for each row and committed position it attends to
+    """
+
+    rows: list[int]
+    seconds: list[float]
+    context: float = 0.0
+    attended: float = 0.0
+
+    def __call__(self, rows: float, context: float = 0.0, attended: float | None = None) -> float:
+        """rows: in the pass; context: committed positions, summed over sequences; attended: the same summed
+        over rows, None = every row belongs to one sequence."""
+        if attended is None:
+            attended = rows * context
+        return self._at(rows) + self.context * context + self.attended * attended
+
+    def _at(self, rows: float) -> float:
+        known, seconds = self.rows, self.seconds
+        if len(known) == 1:
+            return seconds[0]
+        i = 1
+        while i < len(known) - 1 and known[i] < rows:
+            i += 1
+        slope = (seconds[i] - seconds[i - 1]) / (known[i] - known[i - 1])
+        return seconds[i - 1] + slope * (rows - known[i - 1])
+
+    def correct(self, rows: int, off: float) -> None:
+        """Take in that a pass of so many rows was exp(off) times what was expected."""
+        for i, known in enumerate(self.rows):
+            if known == rows:
+                self.seconds[i] *= math.exp(SLOW * off)
+
+
+@dataclass(slots=True)
+class DraftCost:
+    """Of a drafter's draft.
+
+    fixed: of any; level: of each level; lag: of each token it has to catch up on
+    left:  share of the pass that it leaves to do: drafting with the target's own layers is work done before
+    """
+
+    fixed: float
+    level: float
+    lag: float = 0.0
+    left: float = 1.0
+
+    def __call__(self, levels: float) -> float:
+        return self.fixed + self.level * levels
+
+
+@dataclass(slots=True)
+class RestCost:
+    """Of all that is neither draft nor pass: in a step with an empty draft, and with a draft."""
+
+    plain: float
+    drafted: float
+
+
+def mode_of(sampling: Sampling, verify: str) -> str:
+    """What the rest of a step depends on: how tokens are drawn and drafts verified."""
+    return ("greedy" if sampling.greedy else "sampled") + (", rejection" if verify == "rejection" else "")
+
+
+@dataclass(slots=True)
+class Costs:
+    """Of a model and its drafters.
+
+    drafters: by name
+    rest:     by `mode_of`
+    scale:    how much slower than when it was measured everything is just now
+    """
+
+    passing: PassCost
+    drafters: dict[str, DraftCost] = field(default_factory=dict)
+    rest: dict[str, RestCost] = field(default_factory=dict)
+    scale: float = 1.0
+
+    def pass_(self, rows: float, context: float = 0.0, attended: float | None = None) -> float:
+        """See PassCost."""
+        return self.scale * self.passing(rows, context, attended)
+
+    def draft(self, name: str, levels: float) -> float:
+        """Of a drafter that was never measured: nothing."""
+        cost = self.drafters.get(name)
+        return 0.0 if cost is None else self.scale * cost(levels)
+
+    def catch_up(self, name: str, tokens: int) -> float:
+        """Of a drafter that missed so many tokens."""
+        cost = self.drafters.get(name)
+        return 0.0 if cost is None else self.scale * cost.lag * tokens
+
+    def left(self, names: Sequence[str | None]) -> float:
+        """Share of a pass left to do where these drafters drafted, one name a sequence, None for nobody."""
+        costs = (self.drafters.get(name) for name in names if name is not None)
+        return 1.0 - sum(1.0 - cost.left for cost in costs if cost is not None) / len(names)
+
+    def rest_of(self, mode: str, drafted: bool) -> float:
+        """A mode never measured costs what the first one does."""
+        cost = self.rest.get(mode) or next(iter(self.rest.values()), None)
+        if cost is None:
+            return 0.0
+        return self.scale * (cost.drafted if drafted else cost.plain)
+
+    def saw_pass(self, rows: int, expected: float, took: float, whole: bool = True) -> None:
+        """Take in one pass of decoding rows. whole: no part of it was done before."""
+        off = _off(expected, took)
+        self.scale *= math.exp(QUICK * off)
+        if whole:
+            self.passing.correct(rows, off)
+
+    def saw_draft(self, name: str, levels: int, took: float) -> None:
+        """Take in one draft."""
+        cost = self.drafters.get(name)
+        if cost is not None:
+            by = math.exp(SLOW * _off(self.draft(name, levels), took))
+            cost.fixed *= by
+            cost.level *= by
+
+    def saw_rest(self, mode: str, drafted: bool, took: float) -> None:
+        """Take in the rest of one step."""
+        known = self.rest.get(mode)
+        took /= self.scale
+        if known is None:
+            first = next(iter(self.rest.values()), None)
+            other = took if first is None else took * first.plain / first.drafted
+            self.rest[mode] = RestCost(took, took) if drafted else RestCost(took, max(took, other))
+        elif drafted:
+            known.drafted *= math.exp(QUICK * _off(known.drafted, took))
+        else:
+            known.plain *= math.exp(QUICK * _off(known.plain, took))
+
+    def break_even(self, name: str, depth: int, mode: str, context: float = 0.0) -> float:
+        """Accepted tokens a step that make drafting `depth` tokens worth what it costs."""
+        plain = self.pass_(1, context) + self.rest_of(mode, False)
+        passing = self.pass_(1 + depth, context) * self.left([name])
+        drafted = passing + self.draft(name, depth) + self.rest_of(mode, True)
+        return max(drafted / plain - 1.0, 0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Costs:
+        """Raises KeyError, TypeError or ValueError for anything that `as_json` didn't give."""
+        costs = cls(
+            PassCost(**values["passing"]),
+            {name: DraftCost(**cost) for name, cost in values["drafters"].items()},
+            {mode: RestCost(**cost) for mode, cost in values["rest"].items()},
+        )
+        figures: Sequence[float] = costs.passing.seconds
+        if not figures or len(figures) != len(costs.passing.rows) or not all(0 < s < 1e4 for s in figures):
+            raise ValueError("pass costs are missing or no seconds")
+        return costs
+
+
+def _off(expected: float, took: float) -> float:
+    """log(took / expected), outliers cut off."""
+    if expected <= 0.0 or took <= 0.0:
+        return 0.0
+    return min(max(math.log(took / expected), -_OUTLIER), _OUTLIER)

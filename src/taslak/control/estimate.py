@@ -1,0 +1,120 @@
+"""How much of a drafter's drafts one request accepts: a running estimate, depth by depth.
+
+Of one request and drafter alone; nothing is shared. Starts from what is known beforehand (`Prior`) and
+forgets, since text changes: after `MEMORY` drafts a draft counts for a third.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from taslak.core.draft import Draft
+
+MEMORY = 24
+_GROW = math.exp(1.0 / MEMORY)
+WEIGHT, LEAST = 3.0, 0.25
+"""Drafts that what is known beforehand counts for: at first, and for ever."""
+
+DEEPEST = 16
+"""Depths that are kept apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is thought of a drafter before a request has shown anything.
+
+    yields: [d] P(depth d + 1 accepted | depth d accepted, and the drafter was allowed to go there)
+    reach:  [d] P(a draft has depth d + 1 | the drafter was allowed to go there, and drafted)
+    Past the end the last value goes on.
+    """
+
+    yields: Sequence[float] = (0.6,)
+    reach: Sequence[float] = (1.0,)
+
+
+@dataclass(slots=True)
+class Estimate:
+    """yields and reach as in Prior, learnt. A depth not drafted because the drafter ended early counts as not
+    accepted: `yields` is the hazard times how often the drafter gets that far."""
+
+    prior: Prior = field(default_factory=Prior)
+    _now: float = 1.0
+    """What a draft counts for now: growing, where dividing all others would cost."""
+    _first: float = WEIGHT
+    """What the prior counts for on the same scale."""
+    _asked: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
+    _got: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
+    _allowed: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
+    _reached: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
+    _thought: float = 0.0
+    _right: float = 0.0
+
+    def record(self, draft: Draft, allowed: int, accepted: int, censored: bool) -> None:
+        """Add one draft. allowed: the depth it might have had; accepted: depth of the accepted path;
+        censored: the answer ended with it, and nothing deeper was judged."""
+        self._now *= _GROW
+        if self._now > 1e12:
+            self._shrink()
+        now, depth = self._now, draft.depth
+        for d in range(min(allowed, DEEPEST)):
+            self._allowed[d] += now
+            if d < depth:
+                self._reached[d] += now
+        judged = accepted if censored else accepted + 1
+        for d in range(min(judged, allowed, DEEPEST)):
+            self._asked[d] += now
+            if d < accepted:
+                self._got[d] += now
+        if draft.confidence is not None and judged > 0:
+            self._thought += now * draft.confidence[0]
+            self._right += now * (accepted > 0)
+
+    def yields(self, depth: int) -> list[float]:
+        """[depth] each P(accepted | the one before is)."""
+        known, found = self.prior.yields, []
+        last, prior = 1.0, 1.0
+        weight = self._weight
+        for d in range(depth):
+            own = known[d] if d < len(known) else known[-1]
+            # a request that is better or worse than thought at one depth is so at the next as well
+            mean = own if d == 0 or prior <= 0.0 else min(own * last / prior, 1.0)
+            last = (self._got[d] + weight * mean) / (self._asked[d] + weight) if d < DEEPEST else mean
+            prior = own
+            found.append(last)
+        return found
+
+    def reach(self, depth: int) -> list[float]:
+        """[depth] each P(a draft gets so deep)."""
+        known, found = self.prior.reach, []
+        weight = self._weight
+        for d in range(min(depth, DEEPEST)):
+            own = known[d] if d < len(known) else known[-1]
+            found.append((self._reached[d] + weight * own) / (self._allowed[d] + weight))
+        return found
+
+    @property
+    def trust(self) -> float:
+        """How often a first token is right, over how often the drafter thought so; 1 at first."""
+        weight = self._weight
+        return (self._right + weight) / (self._thought + weight)
+
+    @property
+    def _weight(self) -> float:
+        """What the prior counts for, on the scale of `_now`: it is forgotten as all else is."""
+        return max(self._first, LEAST * self._now)
+
+    def fade(self) -> None:
+        """Time has passed without a draft: what is known counts for less."""
+        self._now *= _GROW
+        if self._now > 1e12:
+            self._shrink()
+
+    def _shrink(self) -> None:
+        for values in (self._asked, self._got, self._allowed, self._reached):
+            values[:] = [value / self._now for value in values]
+        self._first /= self._now
+        self._thought /= self._now
+        self._right /= self._now
+        self._now = 1.0

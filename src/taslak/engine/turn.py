@@ -1,0 +1,83 @@
+"""What a step is made of: a turn for each sequence in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+
+from taslak.core.draft import EMPTY, Draft
+from taslak.drafters.base import Budget
+from taslak.engine.sequence import Sequence
+from taslak.models.target import Rows
+
+Plan = Mapping[str, Budget]
+"""Which drafters may draft how much, in the order they are asked: the first draft that is not empty is
+verified. An empty plan decodes plainly."""
+
+
+@dataclass(slots=True)
+class Turn:
+    """One sequence's part of a step.
+
+    take:    committed tokens run in this pass
+    plan:    who was allowed to draft
+    by:      whose draft is verified; for an empty draft the first that was asked, None where nobody was
+    shadows: drafts that were made to be scored against the text to come, and not verified
+    path:    the accepted nodes, from the root's child on
+    bonus:   whether the target added a token of its own
+    """
+
+    sequence: Sequence
+    take: int
+    plan: Plan = field(default_factory=dict)
+    by: str | None = None
+    draft: Draft = EMPTY
+    shadows: dict[str, Draft] = field(default_factory=dict)
+    path: list[int] = field(default_factory=list)
+    bonus: bool = False
+
+    @property
+    def decides(self) -> bool:
+        """Whether the pass reaches the last committed token; otherwise it is prefill. Before the commit."""
+        return self.take == self.sequence.pending
+
+    def rows(self) -> Rows:
+        """The committed tokens taken in as a chain, then the draft below the last of them."""
+        s, n, partial = self.sequence, self.take, self.draft.partial
+        if partial is None:
+            s.cache.crop(s.cache.length)  # nodes that a dropped early-exit draft left behind
+        start = s.cache.length
+        return Rows(
+            cache=s.cache,
+            tokens=[*s.tokens[start : start + n], *self.draft.tokens],
+            parents=[*range(-1, n - 1), *(n + parent for parent in self.draft.parents)],
+            first=0,
+            wanted=1 + len(self.draft) if self.decides else 0,
+            starts=() if partial is None else partial.starts(1 + len(self.draft)),
+            hidden=None if partial is None else partial.hidden,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one step did, and its wall-clock seconds.
+
+    turns:    those that took part
+    decided:  those of them whose pass reached the last committed token
+    context:  committed tokens in the caches before the pass, summed over the turns
+    drafting: seconds by drafter
+    passing, other: seconds of the pass, and of all the rest
+    """
+
+    turns: Seq[Turn]
+    decided: Seq[Turn]
+    context: int
+    drafting: Mapping[str, float]
+    passing: float
+    other: float
+
+    @property
+    def rows(self) -> int:
+        """Rows of the pass."""
+        return sum(turn.take + len(turn.draft) for turn in self.turns)

@@ -1,0 +1,161 @@
+"""From names to a language model: its target, whatever drafts for it, and who decides how much."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from taslak.control.calibrate import calibrated
+from taslak.control.controller import Controller
+from taslak.core.verify import VERIFIERS
+from taslak.drafters.base import DrafterOptions, drafters_of
+from taslak.drafters.formats import Drafting, Head, find_head, read_head, shipped_head
+from taslak.engine.language_model import LanguageModel, check_method
+from taslak.engine.policy import FixedGamma
+from taslak.errors import OptionError
+from taslak.models.loading import DEFAULT_PACK, Notice, Progress
+from taslak.models.pretrained import check_dtype, load_pretrained
+
+DEFAULT_KIND = "eagle"
+"""Of the heads that come with taslak for a model, the one that drafts where none is named."""
+
+GAMMA = 5
+
+AUTO = "auto"
+"""The method of whatever there is: a look-up, and behind it what is named or comes with the model."""
+LOOKUP = "suffix"
+
+
+def load(
+    model: str = DEFAULT_PACK,
+    *,
+    draft: str | None = None,
+    method: str | None = None,
+    gamma: int | None = None,
+    control: bool = True,
+    verify: str = "coupled",
+    branch: int | None = None,
+    tree: str | None = None,
+    nodes: int | None = None,
+    exit_layer: int | None = None,
+    stop_below: float | None = None,
+    lookup: str | None = None,
+    dtype: str = "auto",
+    draft_dtype: str | None = None,
+    exact: bool = False,
+    device: str | torch.device = "cpu",
+    progress: Progress | None = None,
+    notice: Notice | None = None,
+) -> LanguageModel:
+    """Load a target and its drafter.
+
+    model, draft:  a folder of safetensors, a .gguf file, a Hub id or a pack's name; `draft` may be a trained
+                   head as well: its folder (docs/heads.md), or the name of one that comes with taslak
+    method:        a name of the drafter registry, or several joined by "+" in the order they are asked;
+                   "auto" (None) = a look-up and behind it what `draft` or `exit_layer` names, or the head
+                   which comes with taslak for the model. A method that needs a head takes that one too
+    gamma:         drafted depth of a step, 1 to 16, in every step. None = chosen anew for each step and
+                   drafter from what drafts are worth and what they cost, nothing drafted where it doesn't pay
+    control:       False: with `gamma` None too the depth is fixed, to the head's own, else 5
+    verify:        "coupled" (a seed's text is that of plain decoding) or "rejection" (the same distribution)
+    branch:        children an expanded node of the draft (1 = linear); None = the head's own (as for tree and
+                   nodes together), 4 where `tree` or `nodes` is given, else 1
+    tree:          of a head: "dynamic" (None), grown and re-ranked by joint confidence, or "static", its
+                   shape fixed beforehand
+    nodes:         most nodes of a draft; None = gamma · branch
+    exit_layer:    how many of the target's layers method "early-exit" drafts with; None = what its head was
+                   trained for, without a head nine tenths of them
+    stop_below:    a draft ends early where the drafter's joint confidence in it falls under this; the text
+                   stays the same. None = chosen with the depth; where that is fixed, the head's own, else 0
+    lookup:        what method "fallback" tries first, "ngram" (None) or "suffix"
+    dtype:         of the weights: "float32" (PyTorch), "bfloat16", "int8" or "int4" (native kernels on the
+                   CPU; int4 are the 4-bit weights of a GGUF, as they are), "auto" for the checkpoint's own
+    draft_dtype:   None = `dtype`
+    exact:         in PyTorch the width-invariant reference mode: identical text guaranteed, slower; the
+                   native kernels are width-invariant anyway
+
+    Raises the UserErrors of `taslak.errors`: what was given, what was expected, what to do.
+    """
+    folder = None if draft is None else find_head(draft)
+    named = None if folder is None else read_head(folder)
+    if draft is not None and named is not None and draft_dtype is not None:
+        raise OptionError(f"{draft} is a head and computes in the target's dtype; leave draft_dtype out")
+    has_draft = draft is not None and named is None
+    if method is None or method == AUTO:
+        names = _whatever_there_is(model, has_draft, named, exit_layer)
+        if lookup is not None:
+            names = drafters_of(AUTO, lookup)
+    else:
+        names = drafters_of(method, lookup)
+    heads = {} if draft is None or named is None else {draft: named}
+    if exit_layer is None:
+        heads |= _shipped(model, names, [head.kind for head in heads.values()])
+    own = next((head.drafting for head in heads.values() if head.drafting is not None), Drafting(GAMMA))
+    if branch is None and tree is None and nodes is None:
+        branch, tree, nodes = own.branch, own.tree, own.nodes
+    branch = 4 if branch is None else branch
+    kinds = [head.kind for head in heads.values()]
+    used = "+".join(names)
+    check_method(used, names, has_draft, kinds, branch, stop_below or 0.0, tree, nodes, exit_layer)
+    if verify not in VERIFIERS:
+        raise OptionError(f"verify is {verify!r}; expected one of {', '.join(VERIFIERS)}")
+    # wrong settings are told before anything is downloaded
+    fixed = FixedGamma(
+        own.gamma if gamma is None else gamma,
+        branch,
+        own.stop_below if stop_below is None else stop_below,
+        nodes,
+    )
+    DrafterOptions(branch=branch, tree=tree or "dynamic", exit_layer=exit_layer)
+    for each in (dtype, draft_dtype or dtype):
+        check_dtype(each, device)
+    common: dict[str, Any] = {"device": device, "progress": progress, "notice": notice}
+    share = 0.5 if has_draft else 1.0
+    target = load_pretrained(model, dtype=dtype, exact=exact, share=share, **common)
+    drafting = None
+    if draft is not None and has_draft:
+        # what the target has to be exact in, its own draws, doesn't depend on a draft's last bits: the draft
+        # model takes the quick path in exact mode too
+        taken = target.decoder.weight_bytes
+        drafting = load_pretrained(draft, dtype=draft_dtype or dtype, share=share, taken=taken, **common)
+    language_model = LanguageModel(
+        target,
+        drafting,
+        method=used,
+        gamma=fixed.gamma,
+        verify=verify,
+        branch=branch,
+        stop_below=fixed.stop_below,
+        heads=heads,
+        tree=tree,
+        nodes=nodes,
+        exit_layer=exit_layer,
+    )
+    if gamma is None and control:
+        known = calibrated(language_model, progress=progress)
+        language_model.policy = Controller(
+            known.costs, known.priors, nodes=nodes, branch=branch, stop_below=stop_below
+        )
+    return language_model
+
+
+def _whatever_there_is(
+    model: str, has_draft: bool, head: Head | None, exit_layer: int | None
+) -> tuple[str, ...]:
+    """A look-up and, behind it, what else can draft."""
+    if has_draft:
+        return LOOKUP, "draft-model"
+    if head is not None:
+        return LOOKUP, head.kind
+    if exit_layer is not None:
+        return LOOKUP, "early-exit"
+    return (LOOKUP, DEFAULT_KIND) if shipped_head(model, DEFAULT_KIND) else (LOOKUP,)
+
+
+def _shipped(model: str, names: tuple[str, ...], have: list[str]) -> dict[str, Head]:
+    """The heads that come with taslak for a model, of the kinds that are asked for and not there."""
+    wanted = [kind for kind in names if kind not in have]
+    found = {kind: shipped_head(model, kind) for kind in wanted}
+    return {name: read_head(find_head(name) or Path(name)) for name in found.values() if name is not None}

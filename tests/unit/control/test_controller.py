@@ -1,0 +1,247 @@
+"""The controller against drafters and costs that are known exactly: what it drafts, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from taslak.control.controller import GAMMA, Controller
+from taslak.control.costs import Costs, DraftCost, PassCost, RestCost
+from taslak.control.estimate import Prior
+from taslak.drafters.base import Drafter, DrafterOptions, build
+from taslak.engine.sequence import Sequence as Answering
+from taslak.engine.turn import Plan, Step
+from tests.support.decoding import decode, plain, request
+from tests.support.scripted import Scripted, flip, oracle
+from tests.support.tiny import near_model, tiny_model
+
+MODEL = tiny_model(1)
+PROMPT = [1, 2, 3, 4, 1, 2, 3]
+LONG = 200
+STAIRS = PassCost([1, 4, 5, 8, 9, 12, 13, 17], [1.0, 1.1, 1.5, 1.6, 2.0, 2.1, 2.5, 2.9])
+"""Flat over four rows, and a step up to each next four."""
+
+
+class Known(Costs):
+    """Costs that no clock changes."""
+
+    def saw_pass(self, *_: Any) -> None: ...
+    def saw_draft(self, *_: Any) -> None: ...
+    def saw_rest(self, *_: Any) -> None: ...
+
+
+def known(level: float = 0.02, passing: PassCost = STAIRS) -> Costs:
+    return Known(
+        passing,
+        {"draft-model": DraftCost(level, level), "eagle": DraftCost(level, level)},
+        {"greedy": RestCost(0.02, 0.02), "sampled": RestCost(0.02, 0.02)},
+    )
+
+
+class Watched(Controller):
+    """Writes down its plans and what each step cost by the figures it was given."""
+
+    def __init__(self, costs: Costs, priors: Mapping[str, Prior] | None = None, **options: Any) -> None:
+        super().__init__(costs, priors, **options)
+        self.made: list[Plan] = []
+        self.spent = 0.0
+        self.tokens = 0
+
+    def plans(self, sequences: Sequence[Answering], drafters: Mapping[str, Drafter]) -> list[Plan]:
+        found = super().plans(sequences, drafters)
+        self.made += found
+        return found
+
+    def record(self, step: Step) -> None:
+        super().record(step)
+        drafted = {name for turn in step.turns for name in (turn.by, *turn.shadows) if name is not None}
+        deep = {
+            name: max(
+                turn.shadows.get(name, turn.draft).depth
+                for turn in step.turns
+                if name in turn.shadows or turn.by == name
+            )
+            for name in drafted
+        }
+        self.spent += self.costs.pass_(sum(1 + len(turn.draft) for turn in step.turns), step.context)
+        self.spent += sum(self.costs.draft(name, depth) for name, depth in deep.items() if depth) + 0.02
+        self.tokens += sum(len(turn.path) + turn.bonus for turn in step.turns)
+
+    @property
+    def pace(self) -> float:
+        return self.tokens / self.spent
+
+
+PLAIN_PACE = 1 / 1.02
+
+
+def answer(
+    drafter: Scripted, costs: Costs, priors: Mapping[str, Prior] | None = None, **options: Any
+) -> Watched:
+    """A long answer under control; its text must be plain decoding's."""
+    policy = Watched(costs, priors)
+    asked = request(PROMPT, max_tokens=LONG, **options)
+    expected = plain(MODEL, [asked])[0]
+    got = decode(MODEL, {"draft-model": drafter}, [asked], policy=policy)[0]
+    assert got.ids == expected.ids
+    assert got.dropped == 0
+    return policy
+
+
+def truth(**options: Any) -> list[list[int]]:
+    asked = request(PROMPT, max_tokens=LONG, **options)
+    return [[*PROMPT, *plain(MODEL, [asked])[0].ids]]
+
+
+def test_what_is_always_right_is_drafted_to_the_end() -> None:
+    policy = answer(oracle(truth()), known())
+    late = [plan["draft-model"].depth for plan in policy.made[20:-3]]
+    # 7 tokens fill the second stair, an eighth opens the third: 8.98 / 2.2 a second against 8 / 1.78
+    assert set(late) == {7}
+    assert policy.pace > 3.5 * PLAIN_PACE
+
+
+def test_what_is_always_wrong_is_switched_off_and_costs_next_to_nothing() -> None:
+    """Wherever it starts from; after that only probes, which take no row of the pass."""
+    policy = answer(flip(truth(), 0, 61), known(), {"draft-model": Prior((0.7,))})
+    drafting = [plan for plan in policy.made if plan and not plan["draft-model"].shadow]
+    assert 0 < len(drafting) <= 18
+    assert all(not plan or plan["draft-model"].shadow for plan in policy.made[40:])
+    assert any(plan and plan["draft-model"].shadow for plan in policy.made[40:]), "it is tried again"
+    assert policy.pace > 0.97 * PLAIN_PACE
+
+
+def test_what_is_known_to_be_wrong_is_not_even_tried() -> None:
+    policy = answer(flip(truth(), 0, 61), known(), {"draft-model": Prior((0.02,))})
+    assert all(not plan or plan["draft-model"].shadow for plan in policy.made)
+    assert policy.pace > 0.985 * PLAIN_PACE
+
+
+@pytest.mark.parametrize("right", [1, 2, 3])
+def test_it_stops_where_the_drafts_stop_being_right(right: int) -> None:
+    policy = answer(flip(truth(), right, 61), known())
+    assert {plan["draft-model"].depth for plan in policy.made[30:-3] if plan} <= {right, right + 1}
+    best = (right + 1) / (known().pass_(right + 1) + 0.02 * (right + 1) + 0.02)
+    assert policy.pace > 0.93 * best
+
+
+def test_a_stair_that_one_token_does_not_pay_for_is_taken_by_three() -> None:
+    """The second row doubles the pass, the third and fourth are free: climbing row by row would end at none."""
+    steep = PassCost([1, 2, 4, 5, 17], [1.0, 2.0, 2.0, 9.0, 90.0])
+    policy = answer(oracle(truth()), known(passing=steep))
+    assert {plan["draft-model"].depth for plan in policy.made[20:-5]} == {3}
+    assert policy.pace > 1.6 * PLAIN_PACE
+
+
+def test_a_drafter_that_becomes_right_is_found_out() -> None:
+    texts = truth()
+
+    def script(tokens: Sequence[int], depth: int) -> Sequence[int]:
+        told = list(oracle(texts)._script(tokens, depth))
+        return told if len(tokens) > 80 else [(token + 1) % 61 for token in told]
+
+    policy = answer(Scripted(script), known(), {"draft-model": Prior((0.02,))})
+    assert any(
+        plan and not plan["draft-model"].shadow and plan["draft-model"].depth > 2 for plan in policy.made
+    )
+    assert policy.pace > 1.1 * PLAIN_PACE
+
+
+def test_a_drafter_that_costs_more_than_it_can_give_is_off() -> None:
+    policy = answer(oracle(truth()), known(level=1.5))
+    assert all(not plan or plan["draft-model"].shadow for plan in policy.made)
+
+
+def test_of_two_drafters_the_better_one_drafts() -> None:
+    texts = truth()
+    policy = Watched(known())
+    good, bad = oracle(texts), flip(texts, 0, 61)
+    got = decode(
+        MODEL, {"eagle": bad, "draft-model": good}, [request(PROMPT, max_tokens=LONG)], policy=policy
+    )[0]
+    assert [*PROMPT, *got.ids] == texts[0]
+    assert got.by["draft-model"].counts.accepted > 0.7 * LONG
+    late = policy.made[30:-3]
+    assert all(plan["draft-model"].depth > 2 for plan in late)
+    assert all(plan["eagle"].shadow for plan in late if "eagle" in plan)
+    assert policy.pace > 3.0 * PLAIN_PACE
+
+
+def test_c35_what_a_request_learnt_is_gone_with_it() -> None:
+    """Two requests one after the other draft as each would alone, and side by side neither follows the other:
+    what one accepts says nothing of the other."""
+    texts = truth()
+    other = [9, 8, 7, 9, 8, 7]
+    for first in (flip(texts, 0, 61), oracle(texts)):
+        policy = Watched(known())
+        drafter = {"draft-model": first}
+        decode(MODEL, drafter, [request(PROMPT, max_tokens=60)], policy=policy)
+        assert not policy._own
+        before = len(policy.made)
+        decode(MODEL, drafter, [request(other, max_tokens=30)], policy=policy)
+        alone = Watched(known())
+        decode(MODEL, drafter, [request(other, max_tokens=30)], policy=alone)
+        assert policy.made[before:] == alone.made
+    assert policy.priors == Watched(known()).priors
+
+
+def test_side_by_side_each_has_its_own_depth() -> None:
+    """One text the drafter knows, one it gets wrong: the first goes deep, the second is left alone."""
+    other = [9, 8, 7, 9, 8, 7]
+    easy, hard = request(PROMPT, max_tokens=100), request(other, max_tokens=100)
+    whole = [[*r.prompt, *plain(MODEL, [r])[0].ids] for r in (easy, hard)]
+    right, wrong = oracle(whole[:1]), flip(whole[1:], 0, 61)
+
+    def script(tokens: Sequence[int], depth: int) -> Sequence[int]:
+        return right._script(tokens, depth) or wrong._script(tokens, depth)
+
+    policy = Watched(known(passing=PassCost([1, 33], [1.0, 2.0])))
+    answers = decode(MODEL, {"draft-model": Scripted(script)}, [easy, hard], policy=policy)
+    assert [[*r.prompt, *a.ids] for r, a in zip((easy, hard), answers, strict=True)] == whole
+    assert answers[0].counts.tau > 4  # type: ignore[operator]
+    assert answers[1].by["draft-model"].counts.drafted < 40
+
+
+def test_the_last_tokens_are_not_overdrafted() -> None:
+    policy = answer(oracle(truth()), known())
+    most = request(PROMPT, max_tokens=3)
+    short = Watched(known())
+    decode(MODEL, {"draft-model": oracle(truth())}, [most], policy=short)
+    assert all(plan["draft-model"].depth <= 2 for plan in short.made if plan)
+    assert policy.max_nodes >= GAMMA
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("verify", ["coupled", "rejection"])
+def test_every_kind_of_drafter_works_under_control(temperature: float, verify: str) -> None:
+    """Look-ups first and a model behind them, several requests at once. Coupled text is plain text."""
+    options = {"temperature": temperature, "verify": verify, "max_tokens": 60}
+    requests = [request(p, **options, seed=s) for s, p in enumerate((PROMPT, [7], [5, 6, 5, 6, 5]))]
+    names = ("ngram", "suffix", "draft-model")
+    drafters = {name: build(name, MODEL, DrafterOptions(draft=near_model(1))) for name in names}
+    policy = Watched(known(level=0.005, passing=PassCost([1, 64], [1.0, 2.0])), branch=1)
+    got = decode(MODEL, drafters, requests, policy=policy)
+    assert all(a.dropped == 0 and len(a.ids) == 60 for a in got)
+    if verify == "coupled" or temperature == 0.0:
+        assert [a.ids for a in got] == [a.ids for a in plain(MODEL, requests)]
+    used = {name for a in got for name, tally in a.by.items() if tally.counts.accepted}
+    assert "draft-model" in used
+    if temperature == 0.0:  # drawn text of so small a model hardly repeats itself
+        assert used & {"ngram", "suffix"}
+    assert sum(t.counts.emitted for a in got for t in a.by.values()) == sum(len(a.ids) for a in got)
+
+
+def test_the_speed_up_is_estimated_from_what_steps_cost() -> None:
+    asked = request(PROMPT, max_tokens=LONG)
+    right = decode(MODEL, {"draft-model": oracle(truth())}, [asked], policy=Controller(known()))[0]
+    assert right.speedup is not None
+    assert right.speedup > 0.0
+    off = decode(
+        MODEL,
+        {"draft-model": oracle(truth())},
+        [request(PROMPT, speculate=False)],
+        policy=Controller(known()),
+    )
+    assert off[0].speedup is None

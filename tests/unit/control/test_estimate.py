@@ -1,0 +1,106 @@
+"""What a request learns of its drafts: from nothing to what is true, and on when that changes."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taslak.control.estimate import DEEPEST, MEMORY, Estimate, Prior
+from taslak.core.draft import Draft
+
+
+def draft(depth: int, confidence: float | None = None) -> Draft:
+    return Draft.chain([*range(depth)], confidence=None if confidence is None else [confidence] * depth)
+
+
+def test_at_first_it_is_what_was_thought_before() -> None:
+    fresh = Estimate(Prior((0.8, 0.6), (1.0, 0.5)))
+    assert fresh.yields(4) == pytest.approx([0.8, 0.6, 0.6, 0.6])
+    assert fresh.reach(3) == pytest.approx([1.0, 0.5, 0.5])
+    assert fresh.trust == 1.0
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(0.05, 0.95), min_size=4, max_size=4), st.integers(0, 2**32))
+def test_it_comes_to_what_is_true(hazards: list[float], seed: int) -> None:
+    """Within what a memory of MEMORY drafts can tell."""
+    found = Estimate(Prior((0.5,)))
+    rng = random.Random(seed)
+    sums = [0.0] * 4
+    for number in range(1200):
+        accepted = 0
+        while accepted < 4 and rng.random() < hazards[accepted]:
+            accepted += 1
+        found.record(draft(4), 4, accepted, censored=False)
+        if number >= 200:
+            sums = [s + y for s, y in zip(sums, found.yields(4), strict=True)]
+    means = [s / 1000 for s in sums]
+    ahead = 1.0
+    for mean, hazard in zip(means, hazards, strict=True):
+        if MEMORY * ahead > 2:  # a depth that is hardly ever reached stays near the prior
+            assert mean == pytest.approx(hazard, abs=0.12)
+        ahead *= hazard
+
+
+def test_a_change_is_noticed_within_a_memory() -> None:
+    found = Estimate(Prior((0.5,)))
+    for _ in range(200):
+        found.record(draft(3), 3, 3, censored=False)
+    assert found.yields(1)[0] > 0.9
+    for _ in range(MEMORY):
+        found.record(draft(3), 3, 0, censored=False)
+    assert found.yields(1)[0] < 0.45
+
+
+def test_a_request_that_is_bad_at_one_depth_is_thought_bad_at_the_next() -> None:
+    found = Estimate(Prior((0.8, 0.8, 0.8)))
+    for _ in range(50):
+        found.record(draft(1), 1, 0, censored=False)
+    assert max(found.yields(3)) < 0.2
+
+
+def test_what_was_never_judged_counts_for_nothing() -> None:
+    found = Estimate(Prior((0.5,)))
+    for _ in range(50):
+        found.record(draft(4), 4, 2, censored=True)  # the answer ended with the second token
+    yields = found.yields(3)
+    assert yields[1] > 0.9
+    assert yields[2] > 0.9, "no draft was ever seen wrong there"
+
+
+def test_an_early_end_is_no_acceptance_and_no_reach() -> None:
+    found = Estimate(Prior((0.9,), (1.0,)))
+    for _ in range(50):
+        found.record(draft(1), 4, 1, censored=False)
+    assert found.yields(2)[0] > 0.9
+    assert found.yields(2)[1] < 0.1
+    assert found.reach(2)[1] < 0.1
+
+
+def test_trust_is_how_far_confidence_can_be_believed() -> None:
+    found = Estimate()
+    for number in range(200):
+        found.record(draft(1, confidence=0.8), 1, int(number % 5 < 2), censored=False)
+    assert found.trust == pytest.approx(0.5, abs=0.1)
+
+
+def test_time_that_passes_makes_it_less_sure() -> None:
+    found = Estimate(Prior((0.5,)))
+    for _ in range(100):
+        found.record(draft(1), 1, 0, censored=False)
+    low = found.yields(1)[0]
+    for _ in range(20 * MEMORY):
+        found.fade()
+    assert low < 0.1
+    assert found.yields(1)[0] == pytest.approx(0.5, abs=0.01)
+
+
+def test_it_never_overflows() -> None:
+    found = Estimate(Prior((0.5,)))
+    for number in range(3000):
+        found.record(draft(DEEPEST + 3), DEEPEST + 3, number % (DEEPEST + 4), censored=False)
+        found.fade()
+    assert all(0.0 <= each <= 1.0 for each in found.yields(DEEPEST + 3))
