@@ -83,8 +83,7 @@ def models(target: Pretrained, heads: Mapping[str, str]) -> dict[tuple[str, str]
         for setting in way.under:
             model = LanguageModel(
                 target,
-                head=head,
-                head_name=None if way.head is None else heads[way.head],
+                heads={} if way.head is None or head is None else {heads[way.head]: head},
                 verify="rejection" if setting == REJECTION else "coupled",
                 **{"method": way.head or "ngram", **own, **way.options},
             )

@@ -11,7 +11,7 @@ from taslak.control.calibrate import calibrated
 from taslak.control.controller import Controller
 from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import DrafterOptions, drafters_of
-from taslak.drafters.formats import Drafting, Head, find_head, read_head, shipped_head
+from taslak.drafters.formats import CONFIGS, Drafting, Head, find_head, read_head, shipped_head
 from taslak.engine.language_model import LanguageModel, check_method
 from taslak.engine.policy import FixedGamma
 from taslak.errors import OptionError
@@ -84,7 +84,7 @@ def load(
         raise OptionError(f"{draft} is a head and computes in the target's dtype; leave draft_dtype out")
     has_draft = draft is not None and named is None
     if method is None or method == AUTO:
-        names = _whatever_there_is(model, has_draft, named, exit_layer)
+        names = _automatic(model, has_draft, named, exit_layer)
         if lookup is not None:
             names = drafters_of(AUTO, lookup)
     else:
@@ -141,10 +141,8 @@ def load(
     return language_model
 
 
-def _whatever_there_is(
-    model: str, has_draft: bool, head: Head | None, exit_layer: int | None
-) -> tuple[str, ...]:
-    """A look-up and, behind it, what else can draft."""
+def _automatic(model: str, has_draft: bool, head: Head | None, exit_layer: int | None) -> tuple[str, ...]:
+    """AUTO: a look-up and, behind it, what else can draft."""
     if has_draft:
         return LOOKUP, "draft-model"
     if head is not None:
@@ -152,6 +150,14 @@ def _whatever_there_is(
     if exit_layer is not None:
         return LOOKUP, "early-exit"
     return (LOOKUP, DEFAULT_KIND) if shipped_head(model, DEFAULT_KIND) else (LOOKUP,)
+
+
+def whatever_there_is(model: str, draft: str | None) -> str:
+    """The method that has everything: a look-up, and what is named, or all heads that come with the model."""
+    if draft is not None:
+        folder = find_head(draft)
+        return f"{LOOKUP}+{'draft-model' if folder is None else read_head(folder).kind}"
+    return "+".join([LOOKUP, *(kind for kind in CONFIGS if shipped_head(model, kind))])
 
 
 def _shipped(model: str, names: tuple[str, ...], have: list[str]) -> dict[str, Head]:

@@ -10,10 +10,13 @@ from typing import Annotated
 import typer
 
 from taslak.cli import models
+from taslak.cli.advise import advise
+from taslak.cli.bench import bench
 from taslak.cli.demo import demo
 from taslak.cli.errors import run
 from taslak.cli.generate import generate
 from taslak.cli.info import info
+from taslak.cli.stats import stats
 from taslak.cli.train import train
 from taslak.cli.verify import verify
 
@@ -28,6 +31,9 @@ app.command()(generate)
 app.command()(demo)
 app.command()(train)
 app.command()(verify)
+app.command()(bench)
+app.command()(advise)
+app.command()(stats)
 app.command()(info)
 app.add_typer(models.app, name="models")
 

@@ -133,6 +133,14 @@ def generate(
     task: Annotated[
         str, typer.Option(metavar="LABEL", help="A label for the statistics.", rich_help_panel=OUTPUT)
     ] = "",
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record/--no-record",
+            help="Keep the figures (never the text) for `taslak stats`.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = True,
     show: Annotated[
         bool,
         typer.Option("--show", help="Colour accepted draft tokens and bonus tokens.", rich_help_panel=OUTPUT),
@@ -188,6 +196,8 @@ def generate(
             device=device,
             progress=progress,
         )
+    if record:
+        _record(language_model)
     rendering.note_slow_path(language_model.weights)
     request: dict[str, Any] = {
         "max_tokens": max_tokens,
@@ -206,6 +216,13 @@ def generate(
         _answer(language_model, text, request, speculate=not plain, show=show, as_json=as_json)
     if stats:
         rendering.note(rendering.statistics(language_model.statistics()))
+
+
+def _record(model: LanguageModel) -> None:
+    from taslak.control.history import History
+    from taslak.control.recorder import Recorder
+
+    model.listeners.append(Recorder(model, [History().add]))
 
 
 def _read(prompt: str) -> str:

@@ -37,6 +37,28 @@ def info() -> None:
         facts[f"  {folder.name}"] = megabytes(folder_size(folder))
     for key, value in facts.items():
         print(f"{key:<12} {value}")
+    _costs()
+
+
+def _costs() -> None:
+    """What was measured of the models that ran here."""
+    from taslak.control.calibrate import remembered
+
+    for key, known in remembered():
+        costs = known.costs
+        print(f"\n{key['model']}, {key['weights'][0][0]}, {key['threads'][0] or key['threads'][1]} threads:")
+        ahead = ", ".join(f"{rows} rows {costs.pass_(rows) / costs.pass_(1):.2f}" for rows in (2, 5, 9, 17))
+        far = costs.pass_(1, 4096) / costs.pass_(1)
+        print(
+            f"  a pass     {1e3 * costs.pass_(1):.1f} ms; times that: {ahead}; behind 4096 tokens {far:.2f}"
+        )
+        for name, draft in costs.drafters.items():
+            print(
+                f"  {name:<10} {1e3 * draft(1):.2f} ms for one token, {1e3 * draft.level:.2f} for each more"
+            )
+        for mode, rest in costs.rest.items():
+            drafted = f"{1e3 * rest.drafted:.2f} with a draft"
+            print(f"  the rest   {1e3 * rest.plain:.2f} ms a step, {drafted} ({mode})")
 
 
 def _processor() -> str:

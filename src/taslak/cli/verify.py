@@ -87,7 +87,7 @@ def verify(
     with rendering.ProgressBar() as progress:
         import taslak
         from taslak.control.audit import CHECKS, audit, check_settings
-        from taslak.training.prompts import Prompt, read_prompts
+        from taslak.engine.prompts import Prompt, read_prompts
 
         check_settings(max_tokens, seeds, samples, check or CHECKS)
         asked = [Prompt(text, "") for text in PROMPTS] if prompts is None else read_prompts(prompts)

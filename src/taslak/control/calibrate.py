@@ -11,7 +11,7 @@ import logging
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from pathlib import Path
 from statistics import median
 from time import monotonic, perf_counter
 from typing import Any
@@ -81,8 +81,7 @@ def calibrated(model: LanguageModel, *, fresh: bool = False, progress: Progress 
 
     fresh: measure anew. Takes a few seconds; what can't be stored is measured again next time.
     """
-    home = storage.cache_home() / "costs"
-    key = _key(model)
+    home, key = _home(), _key(model)
     file = home / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]}.json"
     known = storage.read_json(file)
     if not fresh and isinstance(known, dict) and known.get("key") == key:
@@ -101,6 +100,22 @@ def calibrated(model: LanguageModel, *, fresh: bool = False, progress: Progress 
     return made
 
 
+def remembered() -> list[tuple[dict[str, Any], Calibration]]:
+    """Everything that was measured on this machine: what it depends on, and the figures."""
+    found = []
+    for file in sorted(_home().glob("*.json")):
+        known = storage.read_json(file)
+        try:
+            found.append((dict(known["key"]), Calibration.from_json(known)))
+        except (KeyError, TypeError, ValueError):
+            continue  # `calibrated` says so when it is wanted
+    return found
+
+
+def _home() -> Path:
+    return storage.cache_home() / "costs"
+
+
 def _key(model: LanguageModel) -> dict[str, Any]:
     """Everything that the figures depend on."""
     weights = model.weights, model.draft_weights
@@ -113,7 +128,7 @@ def _key(model: LanguageModel) -> dict[str, Any]:
         "processor": platform.processor() or platform.machine(),
         "threads": [native.threads() if native.available() else 0, torch.get_num_threads()],
         "method": model.method,
-        "drafts with": model.draft_name,
+        "drafts with": [model.draft_name, model.draft_fingerprint],
         "shape": [model.branch, model.tree, model.nodes, model.exit_layer],
         "rejection": model.verify == "rejection",
     }
@@ -135,29 +150,49 @@ def _passes(target: Target) -> PassCost:
     far = min(FAR, target.context - most - 1)
     cache = target.allocate(far + most)
     try:
-        near = [_timed(target, cache, rows) for rows in ROWS]
+        near = _timed(target, cache, ROWS)
         # what stands in the cache makes no difference to the time: positions are skipped, not computed
         cache.add(range(-1, far - 1))
         cache.keep(range(far))
-        deep = {rows: _timed(target, cache, rows) for rows in (1, WIDE)}
+        deep = _timed(target, cache, (1, WIDE))
     finally:
         cache.release()
-    seconds = list(accumulate(near, max))  # more rows are never cheaper: what says so is noise
-    one, many = (max(deep[rows] - seconds[ROWS.index(rows)], 0.0) / far for rows in (1, WIDE))
+    seconds = _rising(near)
+    one, many = (
+        max(deep_in - seconds[ROWS.index(rows)], 0.0) / far
+        for deep_in, rows in zip(deep, (1, WIDE), strict=True)
+    )
     attended = max(many - one, 0.0) / (WIDE - 1)
     return PassCost([*ROWS], seconds, max(one - attended, 0.0), attended)
 
 
-def _timed(target: Target, cache: Block, rows: int) -> float:
-    """Median seconds of a pass of so many rows, the first not counted."""
-    took: list[float] = []
-    until = monotonic() + PATIENCE / 4
-    while len(took) < 3 or (len(took) < 9 and monotonic() < until):
-        started = perf_counter()
-        target.forward([chain_rows(cache, [0] * rows, rows)])
-        took.append(perf_counter() - started)
-        cache.crop(cache.length)
-    return median(took[1:])
+def _timed(target: Target, cache: Block, widths: Sequence[int]) -> list[float]:
+    """Seconds of a pass of so many rows each. All in turns, so that what else the machine does meets all of
+    them, and the lower quartile: others only ever make it slower. The first turn isn't counted."""
+    took: list[list[float]] = [[] for _ in widths]
+    until = monotonic() + PATIENCE
+    while len(took[0]) < 4 or (len(took[0]) < 24 and monotonic() < until):
+        for rows, seconds in zip(widths, took, strict=True):
+            started = perf_counter()
+            target.forward([chain_rows(cache, [0] * rows, rows)])
+            seconds.append(perf_counter() - started)
+            cache.crop(cache.length)
+    return [sorted(seconds[1:])[(len(seconds) - 1) // 4] for seconds in took]
+
+
+def _rising(seconds: Sequence[float]) -> list[float]:
+    """More rows are never cheaper; what says so is noise, and shared among neighbours (isotonic regression by
+    pooling adjacent violators)."""
+    blocks: list[list[float]] = []
+    for each in seconds:
+        blocks.append([each])
+        while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    return [_mean(block) for block in blocks for _ in block]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -325,9 +325,9 @@ class _Moment:
         row = self.rate * self.slope
         if base.method(name).confident:
             # looking costs nothing: a token found is drafted where it is likelier right than its row is
-            # worth, and goes before the other drafter where a chain like it gains more
+            # worth, and a draft goes before the other drafter's where it is expected to gain more
             stop = min(row / estimate.trust, HIGHEST)
-            least = min(max(row, worth / (1.0 + worth)) / estimate.trust, HIGHEST)
+            least = (worth + row * estimate.size) / estimate.trust if worth else 0.0
             return Budget(DEEPEST, DEEPEST, max(stop, controller._floor), least)
         total, so_far, best, depth = 0.0, 1.0, max(worth, MARGIN), 0
         for d, each in enumerate(estimate.yields(DEEPEST)):

@@ -48,6 +48,7 @@ class Estimate:
     _got: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
     _allowed: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
     _reached: list[float] = field(default_factory=lambda: [0.0] * DEEPEST)
+    _size: float = 3.0
     _thought: float = 0.0
     _right: float = 0.0
 
@@ -67,9 +68,10 @@ class Estimate:
             self._asked[d] += now
             if d < accepted:
                 self._got[d] += now
-        if draft.confidence is not None and judged > 0:
-            self._thought += now * draft.confidence[0]
-            self._right += now * (accepted > 0)
+        if draft.confidence is not None and not censored:
+            self._thought += now * sum(draft.confidence)
+            self._right += now * accepted
+        self._size += (len(draft) - self._size) / MEMORY
 
     def yields(self, depth: int) -> list[float]:
         """[depth] each P(accepted | the one before is)."""
@@ -96,9 +98,15 @@ class Estimate:
 
     @property
     def trust(self) -> float:
-        """How often a first token is right, over how often the drafter thought so; 1 at first."""
+        """Accepted tokens over those the drafter expected to be, the sum of its joint confidences; 1 at
+        first."""
         weight = self._weight
         return (self._right + weight) / (self._thought + weight)
+
+    @property
+    def size(self) -> float:
+        """Nodes that a draft has."""
+        return self._size
 
     @property
     def _weight(self) -> float:

@@ -42,8 +42,8 @@ class Budget:
     depth:       most tokens on a path (γ)
     nodes:       most tokens in the draft
     stop_below:  don't expand below a node whose joint confidence is under this (0 = never stop)
-    least:       for the engine: a draft whose first token has less confidence counts as empty, and the next
-                 drafter is asked
+    least:       for the engine: a draft that is expected to have fewer tokens accepted (the sum of its joint
+                 confidences) counts as empty, and the next drafter is asked
     shadow:      for the engine: the draft is only to be scored against the text to come, not to be verified
     """
 

@@ -103,8 +103,8 @@ class Comparison:
 
 
 def answer_json(answer: Answer, *, method: str, gamma: int | None, verify: str, dtype: str) -> dict[str, Any]:
-    """One answer as the command line's JSON. Rates are null where nothing was drafted, gamma where it was chosen anew in
-    each step."""
+    """One answer as the command line's JSON. Rates are null where nothing was drafted, gamma where it was
+    chosen anew in each step."""
     counts, seconds = answer.counts, answer.seconds
     return {
         "text": answer.text,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import fields, replace
 from typing import Any, overload
+from zlib import crc32
+
+import torch
 
 from taslak.core.noise import fresh_seed
 from taslak.core.sampling import Sampling
@@ -62,6 +65,16 @@ class LanguageModel:
         self.name = target.name
         used = [*([] if draft is None else [draft.name]), *heads]
         self.draft_name = " + ".join(used) if used else None
+        self.draft_bytes_of = {
+            kind: sum(tensor.nbytes for tensor in head.tensors.values()) for kind, head in kinds.items()
+        }
+        """By drafter, the weights that it needs beside the target's."""
+        self.draft_fingerprint = _fingerprint(kinds.values())
+        """Of the heads' weights: another training, another fingerprint."""
+        if draft is not None:
+            self.draft_bytes_of |= {
+                name: draft.decoder.weight_bytes for name in names if base.method(name).needs_draft
+            }
         self.method = method
         self.gamma: int | None = gamma
         self.branch = branch
@@ -144,6 +157,11 @@ class LanguageModel:
         """Answer once plainly and once speculatively, with one seed, and say whether the texts are identical
         and which was faster. Options as for `generate`, without n and speculate."""
         return compare(self, prompt, raw=raw, **options)
+
+    @property
+    def draft_bytes(self) -> int:
+        """Of the weights that drafting needs beside the target's."""
+        return sum(self.draft_bytes_of.values())
 
     def warm_up(self) -> None:
         """Touch every weight once, so that the first timed answer does not pay for reading them."""
@@ -249,6 +267,14 @@ def check_method(
         raise OptionError(f"method {name} doesn't draft with the model's own layers; leave exit_layer out")
     if stop_below > 0 and not any(each.confident for each in traits):
         raise OptionError(f"method {name} has no confidence to stop at; leave stop_below out")
+
+
+def _fingerprint(heads: Iterable[Head]) -> str:
+    found = 0
+    for head in heads:
+        for name in sorted(head.tensors):
+            found = crc32(head.tensors[name].contiguous().view(torch.uint8).numpy().tobytes(), found)
+    return f"{found:08x}"
 
 
 def _events(scheduler: Scheduler) -> Generator[Event, None, None]:

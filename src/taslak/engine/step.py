@@ -142,7 +142,7 @@ class Engine:
             else:
                 if budget.shadow:
                     turn.shadows[name] = draft
-                elif draft and (draft.confidence is None or draft.confidence[0] >= budget.least):
+                elif draft and (draft.confidence is None or sum(draft.confidence) >= budget.least):
                     turn.by, turn.draft = name, draft
 
     def _check(self, turn: Turn, budget: Budget, draft: Draft) -> None:

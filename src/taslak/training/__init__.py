@@ -1,6 +1,6 @@
 """Training drafters: Medusa heads, EAGLE heads, early exits and draft models, from prompts to a folder.
 
-prompts.py  answers.py  store.py    texts, the target's answers to them, its hidden states over those
+answers.py  store.py                 the target's answers to prompts, its hidden states over those
 batch.py    teacher.py  loss.py     what a step sees, what it learns from, and how it is judged
 layers.py   kind.py                 what the kinds have in common; then one file a kind
 trainer.py  world.py                the loop, alone or under torchrun

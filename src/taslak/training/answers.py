@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from taslak.engine import LanguageModel
+from taslak.engine.prompts import Prompt, prompt_of, rows
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Request
 from taslak.errors import OptionError, PromptError
-from taslak.training.prompts import Prompt, prompt_of, rows
 
 Progress = Callable[[str, int, int], None]
 """Told how far a stage is: what it does, units done, units in all. Called often."""

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from taslak.engine import LanguageModel
+from taslak.engine.prompts import Prompt, held_out, read_prompts
 from taslak.errors import OptionError
 from taslak.loading import load
 from taslak.models.config import DecoderConfig
@@ -29,7 +30,6 @@ from taslak.models.tokenizer import Tokenizer
 from taslak.training.answers import Answers, Progress, Shard, answer_prompts, read_texts
 from taslak.training.evaluate import Evaluation, evaluate
 from taslak.training.options import TrainingOptions
-from taslak.training.prompts import Prompt, held_out, read_prompts
 from taslak.training.report import plot, provenance, require_plotting
 from taslak.training.store import Store, fill, texts_of
 from taslak.training.teacher import Teacher, frequent

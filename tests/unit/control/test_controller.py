@@ -128,7 +128,7 @@ def test_it_stops_where_the_drafts_stop_being_right(right: int) -> None:
 
 
 def test_a_stair_that_one_token_does_not_pay_for_is_taken_by_three() -> None:
-    """The second row doubles the pass, the third and fourth are free: climbing row by row would end at none."""
+    """The second row doubles the pass, the third and fourth are free: row by row one would end at none."""
     steep = PassCost([1, 2, 4, 5, 17], [1.0, 2.0, 2.0, 9.0, 90.0])
     policy = answer(oracle(truth()), known(passing=steep))
     assert {plan["draft-model"].depth for plan in policy.made[20:-5]} == {3}

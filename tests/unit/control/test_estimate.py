@@ -83,8 +83,12 @@ def test_an_early_end_is_no_acceptance_and_no_reach() -> None:
 def test_trust_is_how_far_confidence_can_be_believed() -> None:
     found = Estimate()
     for number in range(200):
-        found.record(draft(1, confidence=0.8), 1, int(number % 5 < 2), censored=False)
-    assert found.trust == pytest.approx(0.5, abs=0.1)
+        found.record(draft(2, confidence=0.8), 2, 2 if number % 5 < 2 else 0, censored=False)
+    assert found.trust == pytest.approx(0.5, abs=0.12), "0.8 accepted where 1.6 were expected"
+    for _ in range(5):
+        found.record(draft(2, confidence=0.8), 2, 0, censored=True)
+    assert found.trust == pytest.approx(0.5, abs=0.12), "what was cut off says nothing"
+    assert found.size == pytest.approx(2.0, abs=0.01)
 
 
 def test_time_that_passes_makes_it_less_sure() -> None:

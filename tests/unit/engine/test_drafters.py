@@ -93,12 +93,16 @@ def test_who_drafts_is_not_followed() -> None:
 
 def test_a_draft_that_is_not_sure_enough_gives_way() -> None:
     unsure, second = Sure(0.3), Sure(0.9)
-    for least, by in ((0.2, "a"), (0.4, "b"), (0.95, "a")):
+    for least, by in (
+        (1.1, "a"),
+        (1.3, "b"),
+        (3.7, "a"),
+    ):  # of 4 tokens: 1.2 and 3.6 are expected to be right
         plan = {"a": Budget(4, 4, least=least), "b": Budget(4, 4, least=least)}
         got = decode(MODEL, {"a": unsure, "b": second}, [ASKED], policy=Planned(plan))[0]
         assert got.ids == ANSWER
-        assert (got.counts.accepted > 0) == (least < 0.9)
-        assert set(got.by) <= {by, PLAIN, "a"}
+        assert (got.counts.accepted > 0) == (least < 3.6)
+        assert set(got.by) <= {"a", "b", PLAIN}
         assert got.by[by].counts.passes == max(tally.counts.passes for tally in got.by.values())
 
 

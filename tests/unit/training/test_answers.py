@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from taslak.engine import LanguageModel
+from taslak.engine.prompts import Prompt, read_prompts
 from taslak.errors import OptionError, PromptError
 from taslak.loading import load
 from taslak.training.answers import Answer, Answers, Shard, answer_prompts, read_texts
-from taslak.training.prompts import Prompt, read_prompts
 from tests.support.training import target_folder, write_prompts
 
 WORDS = {"max_tokens": 8, "max_length": 60}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from taslak.engine.prompts import OPENING, PIECE, held_out, read_prompts
 from taslak.errors import PromptError
-from taslak.training.prompts import OPENING, PIECE, held_out, read_prompts
 
 
 def write(path: Path, text: str) -> Path:

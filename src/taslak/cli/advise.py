@@ -1,0 +1,141 @@
+"""`taslak advise`: which method to use for a model and one's own prompts, or none."""
+
+from __future__ import annotations
+
+import json
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from taslak.cli import rendering
+from taslak.cli.options import (
+    DEFAULT_DTYPE,
+    DEFAULT_MODEL,
+    Device,
+    Draft,
+    DraftDtype,
+    Dtype,
+    Exact,
+    Threads,
+    use_threads,
+)
+
+if TYPE_CHECKING:
+    from taslak.bench.prompts import BenchPrompt
+    from taslak.control.advise import Advice
+
+
+def advise(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A folder, a .gguf file, a Hub id, or a pack.")
+    ] = DEFAULT_MODEL,
+    draft: Draft = None,
+    draft_dtype: DraftDtype = None,
+    dtype: Dtype = DEFAULT_DTYPE,
+    device: Device = "cpu",
+    exact: Exact = False,
+    threads: Threads = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Prompts to try: JSONL, or a text with one a line. Default: taslak's own tasks.",
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option(metavar="X", help="Of the answers; 0 is greedy.")] = 0.0,
+    max_tokens: Annotated[int, typer.Option(metavar="N", help="Most tokens of an answer.")] = 96,
+    seconds: Annotated[
+        float, typer.Option(metavar="N", help="Begin no further prompt after this; a few are always tried.")
+    ] = 60.0,
+    price_per_hour: Annotated[
+        float | None, typer.Option(metavar="X", help="Of the machine: says what a million tokens cost.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Try every method there is on some prompts, and say which to use, how deep, and what to expect of it."""
+    use_threads(threads)
+    with rendering.ProgressBar() as fetching:
+        from taslak.bench.prompts import as_text, read, suite
+        from taslak.control.advise import advise as tried
+        from taslak.control.calibrate import calibrated
+        from taslak.loading import load, whatever_there_is
+
+        method = whatever_there_is(model, draft)
+        language_model = load(
+            model,
+            draft=draft,
+            method=method,
+            dtype=dtype,
+            draft_dtype=draft_dtype,
+            exact=exact,
+            device=device,
+            progress=fetching,
+        )
+    chat = language_model.tokenizer.has_chat_template
+    by_task: dict[str, list[BenchPrompt]] = {}
+    for prompt in suite() if prompts is None else read(prompts):
+        by_task.setdefault(prompt.task, []).append(prompt)
+    # a prompt of each task in turns: however far time reaches, no task is left out
+    asked = [prompt for turn in zip_longest(*by_task.values()) for prompt in turn if prompt is not None]
+    requests = []
+    for number, prompt in enumerate(asked):
+        given = prompt.messages([])
+        requests += language_model.requests(
+            given if chat or prompt.raw else as_text(given),
+            raw=prompt.raw,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            seed=number,
+            task=prompt.task,
+        )
+    with rendering.WorkBar() as bar:
+        found = tried(language_model, calibrated(language_model), requests, seconds=seconds, progress=bar)
+    if as_json:
+        print(json.dumps(found.as_json(), ensure_ascii=False))
+    else:
+        _print(found, price_per_hour)
+
+
+def _print(found: Advice, per_hour: float | None) -> None:
+    from taslak.control.advise import price
+    from taslak.models.loading.storage import megabytes
+
+    def costs(rate: float) -> list[str]:
+        return [] if per_hour is None else [f"{price(rate, per_hour):.2f}"]
+
+    rows = [
+        [
+            "plain",
+            "1.00",
+            "",
+            f"{found.plain_tokens_per_second:.1f}",
+            "",
+            "",
+            *costs(found.plain_tokens_per_second),
+        ]
+    ]
+    rows += [
+        [
+            each.method,
+            f"{each.speedup:.2f}",
+            f"{each.low:.2f} – {each.high:.2f}",
+            f"{each.tokens_per_second:.1f}",
+            rendering.number(each.tau),
+            megabytes(each.draft_bytes) if each.draft_bytes else "none",
+            *costs(each.tokens_per_second),
+        ]
+        for each in found.candidates
+    ]
+    columns = ["method", "speed-up", "95 %", "tokens/s", "τ", "extra memory"]
+    columns += [] if per_hour is None else ["a million tokens"]
+    rendering.table(columns, rows, right=range(1, len(columns)))
+    best = found.best
+    about = f"{found.prompts} prompts, {found.tokens} tokens each way"
+    if best is None:
+        print(f"don't speculate: nothing is faster beyond doubt ({about})")
+        return
+    fixed = f"; of fixed depths γ {best.gamma} fits best" if best.gamma else ""
+    interval = f"{best.low:.2f} to {best.high:.2f}"
+    print(f"use --method {best.method}: {best.speedup:.2f} times plain decoding, {interval} ({about}){fixed}")
