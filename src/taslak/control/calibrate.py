@@ -24,7 +24,7 @@ from taslak.control.estimate import Prior
 from taslak.core.counts import Counts
 from taslak.core.draft import Draft
 from taslak.core.sampling import Sampling
-from taslak.drafters.base import Budget, Drafter
+from taslak.drafters.base import Budget, Drafter, View
 from taslak.engine.language_model import LanguageModel
 from taslak.engine.sequence import Request
 from taslak.engine.sequence import Sequence as Answering
@@ -48,6 +48,7 @@ PATIENCE = 1.2
 TOKENS = 32
 WIDE = 9
 """Rows that context is measured with, besides one."""
+GAP = 16
 WARM = Sampling(temperature=0.8)
 
 TEXTS = (
@@ -286,9 +287,31 @@ def _drafter(model: LanguageModel, made: Calibration, name: str, drafter: Drafte
     made.costs.drafters[name] = DraftCost(
         fixed=max(flat - level, 0.0),
         level=level,
+        lag=_lag(model, drafter),
         left=1.0 if exit_layer is None else 1.0 - exit_layer / model.target.layers,
     )
     made.priors[name] = _prior(counts, deep)
+
+
+def _lag(model: LanguageModel, drafter: Drafter) -> float:
+    """Of each token that a drafter has to catch up on: what a draft takes longer after a gap of GAP tokens.
+    Drafters that are fed by passes draft nothing here, and are never behind."""
+    tokens = (model.tokenizer.encode("\n".join(TEXTS)) * GAP)[: 3 * GAP]
+    took = []
+    for behind in (1, GAP + 1):
+        view = View(tokens[:GAP], GAP, Sampling(), key=0)
+        seconds = []
+        try:
+            while len(view.tokens) + behind <= len(tokens) and len(seconds) < 3:
+                drafter.propose([view], [Budget(1, 1)])
+                view.tokens += tokens[len(view.tokens) :][:behind]
+                started = perf_counter()
+                drafter.propose([view], [Budget(1, 1)])
+                seconds.append(perf_counter() - started)
+        finally:
+            drafter.forget(view)
+        took.append(min(seconds))
+    return max(took[1] - took[0], 0.0) / GAP
 
 
 def _prior(counts: Counts, drafts: Sequence[Draft]) -> Prior:

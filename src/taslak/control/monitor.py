@@ -128,8 +128,10 @@ class Monitor:
     def learn(self, records: Iterable[Record]) -> None:
         """Take in earlier ones, as a history holds them; nothing is raised for what is long over."""
         for record in records:
-            for _ in self._taken(record):
-                pass
+            for watch in self._taken(record):
+                least = self._break_even(record.model, record.method)
+                if least is not None and watch.ready and watch.recent.rate >= least:
+                    watch.paid_at = least
 
     def _taken(self, record: Record) -> Iterable[_Watch]:
         """The watches it came into. What was rolled up says nothing about single requests."""

@@ -260,6 +260,16 @@ def test_what_is_learnt_raises_nothing_but_is_known(source: Source, told: list[E
     assert [event.kind for event in told] == [CHANGE]
 
 
+def test_what_once_paid_was_not_low_from_the_start(
+    source: Source, told: list[Event], least: dict[str, float | None]
+) -> None:
+    least["rate"] = 0.3
+    source.monitor.learn([source.request(0.75) for _ in range(60)])
+    source.feed(30, 0.1, temperature=1.0)
+    [event] = [event for event in told if event.kind == BELOW]
+    assert event.causes[0].startswith("temperature:")
+
+
 def test_a_listener_that_fails_is_logged(
     source: Source, told: list[Event], least: dict[str, float | None], caplog: pytest.LogCaptureFixture
 ) -> None:

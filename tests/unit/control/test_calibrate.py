@@ -1,0 +1,104 @@
+"""What is measured of a model here: sane figures, kept, found again, and thrown away where they don't fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from taslak.control import calibrate
+from taslak.control.calibrate import Calibration, calibrated, remembered
+from taslak.core.counts import Counts
+from taslak.core.draft import Draft
+from taslak.engine import LanguageModel
+from tests.support.tiny import near_model, tiny_model
+from tests.unit.engine.test_language_model import Tokenizer, pretrained
+
+
+@pytest.fixture
+def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
+    monkeypatch.setenv("TASLAK_HOME", str(tmp_path))
+    monkeypatch.setattr(calibrate, "PATIENCE", 0.05)
+    monkeypatch.setattr(calibrate, "ROWS", (1, 2, 5, 9))
+    return LanguageModel(
+        pretrained(tiny_model(1), Tokenizer()),
+        pretrained(near_model(1), Tokenizer()),
+        method="suffix+draft-model",
+    )
+
+
+def test_everything_that_a_decision_needs_is_measured(model: LanguageModel) -> None:
+    found = calibrate.calibrate(model)
+    costs = found.costs
+    assert 0 < costs.pass_(1) <= costs.pass_(5) <= costs.pass_(9) < 5
+    assert costs.pass_(1, 1000) >= costs.pass_(1)
+    assert set(costs.drafters) == set(found.priors) == {"suffix", "draft-model"}
+    assert costs.draft("draft-model", 5) > costs.draft("suffix", 5) > 0
+    assert {"greedy", "sampled"} <= set(costs.rest)
+    for prior in found.priors.values():
+        assert len(prior.yields) == len(prior.reach) == calibrate.DEPTH
+        assert all(0 < each < 1 for each in prior.yields), "a few drafts prove neither always nor never"
+    assert found.priors["draft-model"].yields[0] > 0.5, "it is nearly the target"
+
+
+def test_it_is_measured_once(model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = calibrated(model)
+    monkeypatch.setattr(calibrate, "calibrate", None)  # would fail if it were called
+    assert calibrated(model).as_json() == first.as_json()
+    ((key, again),) = remembered()
+    assert key["model"] == model.name
+    assert again.as_json() == first.as_json()
+    with pytest.raises(TypeError):
+        calibrated(model, fresh=True)
+
+
+@pytest.mark.parametrize("change", ["method", "branch", "draft_fingerprint", "name"])
+def test_another_model_or_drafter_is_measured_anew(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    calibrated(model)
+    setattr(model, change, 3 if change == "branch" else "other")
+    made = Calibration(calibrate.calibrate(model).costs)
+    monkeypatch.setattr(calibrate, "calibrate", lambda _: made)
+    assert calibrated(model) is made
+    assert len(remembered()) == 2
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"key": 1}', "costs", "priors"])
+def test_a_damaged_file_is_measured_anew(model: LanguageModel, tmp_path: Path, damage: str) -> None:
+    calibrated(model)
+    (file,) = (tmp_path / "costs").glob("*.json")
+    whole = json.loads(file.read_text())
+    if damage in whole:
+        whole[damage] = {"passing": 1} if damage == "costs" else {"suffix": {"length": 3}}
+        damage = json.dumps(whole)
+    file.write_text(damage)
+    assert not remembered()
+    assert set(calibrated(model).costs.drafters) == {"suffix", "draft-model"}
+    assert len(remembered()) == 1
+
+
+def test_what_can_not_be_kept_is_used_all_the_same(
+    model: LanguageModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "costs").write_text("a file where the folder should be")
+    assert calibrated(model).costs.pass_(1) > 0
+    assert "can't be kept" in caplog.text
+
+
+def test_noise_among_neighbours_is_shared_and_more_rows_are_never_cheaper() -> None:
+    assert calibrate._rising([1.0, 2.0, 3.0]) == [1.0, 2.0, 3.0]
+    assert calibrate._rising([1.0, 3.0, 2.0, 4.0]) == [1.0, 2.5, 2.5, 4.0]
+    assert calibrate._rising([9.0, 1.0, 2.0]) == [4.0, 4.0, 4.0]
+
+
+def test_what_a_request_starts_from_is_what_was_seen_and_a_little_doubt() -> None:
+    counts = Counts()
+    drafts = [Draft.chain([1, 2, 3, 4, 5])] * 8
+    for draft in drafts:
+        counts.record(draft, [0, 1], bonus=True)
+    prior = calibrate._prior(counts, drafts)
+    assert prior.yields == (9 / 10, 9 / 10, 1 / 10, 1 / 2, 1 / 2)
+    assert prior.reach == (1.0,) * 5
+    assert calibrate._prior(Counts(), []) == calibrate.Prior()
