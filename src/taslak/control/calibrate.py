@@ -300,7 +300,7 @@ def _lag(model: LanguageModel, drafter: Drafter) -> float:
     took = []
     for behind in (1, GAP + 1):
         view = View(tokens[:GAP], GAP, Sampling(), key=0)
-        seconds = []
+        seconds: list[float] = []
         try:
             while len(view.tokens) + behind <= len(tokens) and len(seconds) < 3:
                 drafter.propose([view], [Budget(1, 1)])

@@ -280,29 +280,34 @@ class _Moment:
             (-gain, i, d) for i, offer in enumerate(offers) if offer for d, gain in enumerate(offer.gains)
         ]
         rising.sort()
-        depths, best_depths, best = [0] * len(offers), [0] * len(offers), MARGIN * self.count
-        total, rows, attended, overhead = 0.0, float(self.count), float(self.context), self.rest
-        levels: dict[str, float] = {}
-        reached = [0.0] * len(offers)
-        branch = self.controller._branch
-        by: list[str | None] = [None] * len(offers)
+        count, costs, branch = len(offers), self.costs, self.controller._branch
+        depths, best_depths, best = [0] * count, [0] * count, MARGIN * count
+        total, rows, attended = 0.0, float(count), float(self.context)
+        besides, left = self.rest - self.base, 1.0
+        by: list[str | None] = [None] * count
+        reached = [0.0] * count
+        drafting: dict[str, float] = {}
         for negative, i, d in rising:
             offer = offers[i]
             assert offer is not None
+            more = offer.rows[d]
             total -= negative
-            rows += offer.rows[d]
-            attended += offer.rows[d] * self.contexts[i]
-            reached[i] += offer.rows[d] / branch
-            levels[offer.name] = max(levels.get(offer.name, 0.0), reached[i])
+            rows += more
+            attended += more * self.contexts[i]
+            reached[i] += more / branch
             if d == 0:
-                overhead += offer.overhead
-            depths[i], by[i] = d + 1, offer.name
-            passing = self.costs.left(by) * self.costs.pass_(rows, self.context, attended)
-            seconds = passing - self.base + overhead
-            seconds += sum(self.costs.draft(name, deep) for name, deep in levels.items())
+                besides += offer.overhead
+                by[i] = offer.name
+                left = costs.left(by)
+            depths[i] = d + 1
+            # a level of several drafts is one call: the deepest counts
+            seconds = costs.draft(offer.name, reached[i])
+            if seconds > drafting.get(offer.name, 0.0):
+                drafting[offer.name] = seconds
+            seconds = left * costs.pass_(rows, self.context, attended) + besides + sum(drafting.values())
             value = total - self.rate * seconds
             if value > best:
-                best, best_depths = value, list(depths)
+                best, best_depths = value, depths.copy()
         return best_depths
 
     def _budget(self, name: str, i: int, depth: int) -> Budget:

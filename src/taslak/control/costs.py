@@ -6,6 +6,7 @@ Seconds throughout. Knows nothing about acceptance. Measured by `calibrate`, cor
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -45,9 +46,7 @@ class PassCost:
         known, seconds = self.rows, self.seconds
         if len(known) == 1:
             return seconds[0]
-        i = 1
-        while i < len(known) - 1 and known[i] < rows:
-            i += 1
+        i = min(max(bisect_left(known, rows), 1), len(known) - 1)
         slope = (seconds[i] - seconds[i - 1]) / (known[i] - known[i - 1])
         return seconds[i - 1] + slope * (rows - known[i - 1])
 

@@ -59,15 +59,12 @@ class Estimate:
         if self._now > 1e12:
             self._shrink()
         now, depth = self._now, draft.depth
-        for d in range(min(allowed, DEEPEST)):
-            self._allowed[d] += now
-            if d < depth:
-                self._reached[d] += now
+        most = min(allowed, DEEPEST)
+        _add(self._allowed, most, now)
+        _add(self._reached, min(depth, most), now)
         judged = accepted if censored else accepted + 1
-        for d in range(min(judged, allowed, DEEPEST)):
-            self._asked[d] += now
-            if d < accepted:
-                self._got[d] += now
+        _add(self._asked, min(judged, most), now)
+        _add(self._got, min(accepted, most), now)
         if draft.confidence is not None and not censored:
             self._thought += now * sum(draft.confidence)
             self._right += now * accepted
@@ -126,3 +123,8 @@ class Estimate:
         self._thought /= self._now
         self._right /= self._now
         self._now = 1.0
+
+
+def _add(values: list[float], count: int, more: float) -> None:
+    """To the first `count`."""
+    values[:count] = [value + more for value in values[:count]]

@@ -41,7 +41,7 @@ def test_it_comes_to_what_is_true(hazards: list[float], seed: int) -> None:
     ahead = 1.0
     for mean, hazard in zip(means, hazards, strict=True):
         if MEMORY * ahead > 2:  # a depth that is hardly ever reached stays near the prior
-            assert mean == pytest.approx(hazard, abs=0.12)
+            assert mean == pytest.approx(hazard, abs=0.2)
         ahead *= hazard
 
 
