@@ -81,7 +81,7 @@ def test_text_goes_to_stdout_and_figures_to_stderr(taslak: Taslak, model: str) -
     assert result.code == 0
     assert result.out.endswith("\n")
     settings, figures = result.error_lines
-    assert settings.startswith(f"{model} · ngram · γ 5 · coupled · {DTYPE} ")
+    assert settings.startswith(f"{model} · suffix · γ as it pays · coupled · {DTYPE} ")
     assert settings.endswith(" a token · seed 3")
     for word in ("12 tokens", "tokens/s", "passes", "acceptance rate", "α", "1+α", "seconds in draft"):
         assert word in figures
@@ -134,7 +134,8 @@ def test_show_tells_accepted_tokens_apart(
     monkeypatch.setenv("TERM", "xterm")
     if forced:
         monkeypatch.setenv("FORCE_COLOR", "1")
-    options = ("--exact", "--model", model, "--draft", model, *SHORT)  # its own drafter: all accepted
+    # its own drafter: all accepted, at a loss
+    options = ("--exact", "--model", model, "--draft", model, "--gamma", "3", *SHORT)
     shown = taslak("generate", "abcabc", "--show", *options)
     assert "legend" in shown.err
     assert ("\x1b[" if forced else "‹") in shown.out
@@ -256,7 +257,8 @@ def test_c34_a_draft_that_would_not_be_used_is_refused(taslak: Taslak, model: st
 
 
 def test_c34_what_is_really_used_is_printed_and_in_the_json(taslak: Taslak, model: str) -> None:
-    options = ("--model", model, "--draft", model, "--gamma", "3", "--seed", "9", *SHORT)
+    drafting = ("--draft", model, "--method", "draft-model", "--gamma", "3")
+    options = ("--model", model, *drafting, "--seed", "9", *SHORT)
     result = taslak("generate", "abcabc", "--json", *options)
     used = {"method": "draft-model", "gamma": 3, "verify": "coupled", "dtype": DTYPE, "seed": 9}
     assert used.items() <= json.loads(result.out).items()
@@ -267,13 +269,14 @@ def test_c34_what_is_really_used_is_printed_and_in_the_json(taslak: Taslak, mode
 
 def test_c33_an_exit_layer_is_enough_to_draft_with(taslak: Taslak, model: str) -> None:
     result = taslak(
-        "generate", "abcabc", "--model", model, "--exit-layer", "1", "--compare", "--json", *SHORT
+        *("generate", "abcabc", "--model", model, "--exit-layer", "1", "--gamma", "5"),
+        *("--compare", "--json", *SHORT),
     )
     compared = json.loads(result.out)
     assert compared["identical"]
-    assert compared["speculative"]["method"] == "early-exit"
+    assert compared["speculative"]["method"] == "suffix+early-exit"
     assert compared["speculative"]["drafted"] > 0
-    assert " · early-exit · exit layer 1 · γ 5 · coupled · " in result.err
+    assert " · suffix+early-exit · exit layer 1 · γ 5 · coupled · " in result.err
     for layer in ("0", "99", "-1"):
         refused = taslak("generate", "Hi", "--model", model, "--exit-layer", layer)
         assert_one_line(refused, f"exit_layer is {layer}", "expected")
@@ -284,16 +287,17 @@ def test_a_trained_exit_is_named_by_its_folder(taslak: Taslak, model: str, tmp_p
     vocab_size = json.loads((Path(model) / "config.json").read_text())["vocab_size"]
     folder, ids = str(tmp_path / "exit"), range(0, vocab_size, 3)
     write_head(folder, random_head(ExitConfig(2, rank=4), vocab_size=vocab_size, draft_ids=ids))
-    drafted = ("--model", model, "--draft", folder)
+    drafted = ("--model", model, "--draft", folder, "--method", "early-exit")
     result = taslak("generate", "abcabc", *drafted, "--compare", "--json", *SHORT)
     compared = json.loads(result.out)
     assert compared["identical"]
     assert compared["speculative"]["method"] == "early-exit"
-    assert compared["speculative"]["drafted"] > 0
+    assert compared["speculative"]["gamma"] is None
     assert f" · {folder} · exit layer 2 · " in result.err
     refused = taslak("generate", "Hi", *drafted, "--exit-layer", "1")
     assert_one_line(refused, "exit_layer is 1", "trained for 2")
-    assert_one_line(taslak("generate", "Hi", *drafted, "--method", "ngram"), "ngram", "early-exit head")
+    unused = ("generate", "Hi", "--model", model, "--draft", folder, "--method", "ngram")
+    assert_one_line(taslak(*unused), "ngram", "early-exit head")
 
 
 def test_different_tokenizers_are_refused(taslak: Taslak, model: str, tmp_path: Path) -> None:
@@ -380,6 +384,47 @@ def test_info_says_what_runs(taslak: Taslak, tmp_path: Path, monkeypatch: pytest
         assert facts[name]
 
 
+def test_info_shows_what_steps_cost(
+    taslak: Taslak, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASLAK_HOME", str(tmp_path))
+    assert taslak("generate", "abcabc", "--model", model, "--no-record", *SHORT).code == 0
+    out = taslak("info").out
+    assert f"{model}, {DTYPE}, " in out
+    for words in ("a pass", "times that: 2 rows", "behind 4096 tokens", "suffix", "the rest", "(greedy)"):
+        assert words in out
+
+
+def test_answers_are_recorded_unless_told_otherwise(
+    taslak: Taslak, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASLAK_HOME", str(tmp_path))
+    assert "nothing recorded yet" in taslak("stats").out + taslak("stats").err
+    taslak("generate", "abcabc", "--model", model, "--no-record", *SHORT)
+    assert not (tmp_path / "history.sqlite").exists()
+    for task in ("code", "chat"):
+        taslak("generate", "abcabcabcabc", "--model", model, "--task", task, *SHORT)
+    shown = taslak("stats", "--by", "task")
+    assert shown.code == 0
+    assert "code" in shown.out
+    assert "chat" in shown.out
+
+
+def test_advise_tries_and_tells(taslak: Taslak, model: str, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("abcabcabc\nxyxyxy\nabab\ncdcdcd\n")
+    asked = ("advise", model, "--prompts", str(prompts), "--max-tokens", "12", "--price-per-hour", "1")
+    told = taslak(*asked)
+    assert told.code == 0, told.err
+    for word in ("method", "speed-up", "95 %", "memory", "1M tokens", "plain", "suffix"):
+        assert word in told.out
+    assert ("use --method suffix" in told.out) != ("don't speculate" in told.out)
+    found = json.loads(taslak(*asked, "--json").out)
+    assert found["prompts"] == 4
+    assert [candidate["method"] for candidate in found["candidates"]] == ["suffix"]
+    assert_one_line(taslak("advise", model, "--prompts", str(tmp_path / "none.jsonl")), "there is no file")
+
+
 def test_stats_say_what_it_took(taslak: Taslak, model: str) -> None:
     result = taslak("generate", "abcabc", "--model", model, "--stats", *SHORT)
     for words in ("peak memory", "weights", "read per token", "K/V cache"):
@@ -450,7 +495,7 @@ def test_verify_passes_and_says_what_was_compared(taslak: Taslak, model: str, tm
     asked = ("verify", model, "--prompts", str(prompts), "--max-tokens", "16", "--samples", "60")
     result = taslak(*asked, "--json")
     report = json.loads(result.out)
-    assert (result.code, report["passed"], report["method"]) == (0, True, "ngram")
+    assert (result.code, report["passed"], report["method"]) == (0, True, "suffix")
     assert {check["outcome"] for check in report["checks"]} <= {"passed", "skipped"}
     assert len(report["checks"]) == 8
     result = taslak(*asked, "--check", "greedy")

@@ -123,13 +123,13 @@ def _print(found: Advice, per_hour: float | None) -> None:
             f"{each.low:.2f} – {each.high:.2f}",
             f"{each.tokens_per_second:.1f}",
             rendering.number(each.tau),
-            megabytes(each.draft_bytes) if each.draft_bytes else "none",
+            f"+{megabytes(each.draft_bytes)}" if each.draft_bytes else "",
             *costs(each.tokens_per_second),
         ]
         for each in found.candidates
     ]
-    columns = ["method", "speed-up", "95 %", "tokens/s", "τ", "extra memory"]
-    columns += [] if per_hour is None else ["a million tokens"]
+    columns = ["method", "speed-up", "95 %", "tokens/s", "τ", "memory"]
+    columns += [] if per_hour is None else ["1M tokens"]
     rendering.table(columns, rows, right=range(1, len(columns)))
     best = found.best
     about = f"{found.prompts} prompts, {found.tokens} tokens each way"

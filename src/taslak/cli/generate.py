@@ -33,6 +33,7 @@ from taslak.cli.options import (
 from taslak.errors import OptionError, PromptError, SamplingError
 
 if TYPE_CHECKING:
+    from taslak.control.history import History
     from taslak.engine import Answer, LanguageModel
 
 SAMPLING, OUTPUT = "Sampling", "Output"
@@ -196,8 +197,7 @@ def generate(
             device=device,
             progress=progress,
         )
-    if record:
-        _record(language_model)
+    history = _record(language_model) if record else None
     rendering.note_slow_path(language_model.weights)
     request: dict[str, Any] = {
         "max_tokens": max_tokens,
@@ -210,19 +210,25 @@ def generate(
         "top_p": top_p,
         "min_p": min_p,
     }
-    if compare:
-        _compare(language_model, text, request, as_json=as_json)
-    else:
-        _answer(language_model, text, request, speculate=not plain, show=show, as_json=as_json)
+    try:
+        if compare:
+            _compare(language_model, text, request, as_json=as_json)
+        else:
+            _answer(language_model, text, request, speculate=not plain, show=show, as_json=as_json)
+    finally:
+        if history is not None:
+            history.close()
     if stats:
         rendering.note(rendering.statistics(language_model.statistics()))
 
 
-def _record(model: LanguageModel) -> None:
+def _record(model: LanguageModel) -> History:
     from taslak.control.history import History
     from taslak.control.recorder import Recorder
 
-    model.listeners.append(Recorder(model, [History().add]))
+    history = History()
+    model.listeners.append(Recorder(model, [history.add]))
+    return history
 
 
 def _read(prompt: str) -> str:
