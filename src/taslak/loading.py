@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import torch
 from taslak.control.calibrate import calibrated
 from taslak.control.controller import Controller
 from taslak.core.verify import VERIFIERS
-from taslak.drafters.base import DrafterOptions, drafters_of
+from taslak.drafters.base import FALLBACK, DrafterOptions, drafters_of
 from taslak.drafters.formats import CONFIGS, Drafting, Head, find_head, read_head, shipped_head
 from taslak.engine.language_model import LanguageModel, check_method
 from taslak.engine.policy import FixedGamma
 from taslak.errors import OptionError
 from taslak.models.loading import DEFAULT_PACK, Notice, Progress
 from taslak.models.pretrained import check_dtype, load_pretrained
+
+log = logging.getLogger(__name__)
 
 DEFAULT_KIND = "eagle"
 """Of the heads that come with taslak for a model, the one that drafts where none is named."""
@@ -69,7 +72,7 @@ def load(
                    trained for, without a head nine tenths of them
     stop_below:    a draft ends early where the drafter's joint confidence in it falls under this; the text
                    stays the same. None = chosen with the depth; where that is fixed, the head's own, else 0
-    lookup:        what method "fallback" tries first, "ngram" (None) or "suffix"
+    lookup:        what methods "auto" ("suffix") and "fallback" ("ngram") try first, "ngram" or "suffix"
     dtype:         of the weights: "float32" (PyTorch), "bfloat16", "int8" or "int4" (native kernels on the
                    CPU; int4 are the 4-bit weights of a GGUF, as they are), "auto" for the checkpoint's own
     draft_dtype:   None = `dtype`
@@ -86,12 +89,12 @@ def load(
     if method is None or method == AUTO:
         names = _automatic(model, has_draft, named, exit_layer)
         if lookup is not None:
-            names = drafters_of(AUTO, lookup)
+            names = (drafters_of(FALLBACK, lookup)[0], *names[1:])
     else:
         names = drafters_of(method, lookup)
     heads = {} if draft is None or named is None else {draft: named}
-    if exit_layer is None:
-        heads |= _shipped(model, names, [head.kind for head in heads.values()])
+    have = [head.kind for head in heads.values()] + ([] if exit_layer is None else ["early-exit"])
+    heads |= _shipped(model, names, have)
     own = next((head.drafting for head in heads.values() if head.drafting is not None), Drafting(GAMMA))
     if branch is None and tree is None and nodes is None:
         branch, tree, nodes = own.branch, own.tree, own.nodes
@@ -134,10 +137,14 @@ def load(
         exit_layer=exit_layer,
     )
     if gamma is None and control:
-        known = calibrated(language_model, progress=progress)
-        language_model.policy = Controller(
-            known.costs, known.priors, nodes=nodes, branch=branch, stop_below=stop_below
-        )
+        try:
+            known = calibrated(language_model, progress=progress)
+        except Exception as error:  # a drafter that fails costs its drafts; here it costs the control
+            log.warning("what drafting costs can't be measured, so its depth is fixed: %s", error)
+        else:
+            language_model.policy = Controller(
+                known.costs, known.priors, nodes=nodes, branch=branch, stop_below=stop_below
+            )
     return language_model
 
 

@@ -162,6 +162,17 @@ def test_rejection_has_the_targets_distribution(name: str, branch: int, tree: st
     assert fits_the_law(answers) > 1e-4
 
 
+def test_rejection_has_the_targets_distribution_under_control() -> None:
+    requests = [
+        request(LAW_PROMPT, **LAW_SETTINGS, verify="rejection", max_tokens=LAW_LENGTH, choice=choice)
+        for choice in range(LAW_RUNS)
+    ]
+    cheap = Controller(Costs(PassCost([1, 200], [1e-3, 1e-3])))
+    answers = decode(LAW_TARGET, drafters("draft-model", 1, LAW_TARGET, LAW_DRAFT), requests, policy=cheap)
+    assert sum(a.counts.accepted for a in answers) > LAW_RUNS / 5
+    assert fits_the_law(answers) > 1e-4
+
+
 def test_the_law_catches_a_wrong_distribution() -> None:
     """The check above fails for answers of the draft model alone, and for a slightly other temperature."""
     for target, temperature in ((LAW_DRAFT, 1.3), (LAW_TARGET, 1.0)):

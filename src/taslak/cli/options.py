@@ -51,9 +51,10 @@ Exact = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        help="ngram, suffix, draft-model, early-exit, medusa, eagle or eagle3, or several joined by +, asked "
-        "in this order; fallback is a look-up + draft-model. auto (the default): suffix, and behind it "
-        "what --draft or --exit-layer names, or the head that comes with taslak for the model.",
+        help="ngram, suffix, draft-model, early-exit, medusa, eagle or eagle3, or several joined by +: with "
+        "--gamma asked in this order, else look-ups first, then the one that gains most. fallback is a "
+        "look-up and draft-model. auto (the default): suffix, and behind it what --draft or --exit-layer "
+        "names, or the head that comes with taslak for the model.",
         metavar="NAME",
         rich_help_panel=DRAFTING,
     ),
@@ -139,7 +140,7 @@ StopBelow = Annotated[
 Lookup = Annotated[
     str | None,
     typer.Option(
-        help="What method fallback tries before the draft model; ngram by default.",
+        help="What methods auto (suffix by default) and fallback (ngram) try first.",
         metavar="ngram|suffix",
         rich_help_panel=DRAFTING,
     ),

@@ -7,16 +7,16 @@ wall clock with prefill inside. Only the fixed depth named beside it is reckoned
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from time import monotonic, perf_counter
 from typing import Any
 
-from taslak.control.calibrate import Calibration
 from taslak.control.controller import Controller
 from taslak.control.costs import mode_of
 from taslak.control.estimate import DEEPEST
+from taslak.control.measure import Calibration
 from taslak.control.theory import best_gamma, predicted_speedup
 from taslak.core.counts import Counts
 from taslak.drafters import base
@@ -28,6 +28,7 @@ from taslak.errors import OptionError
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
+WARM_UP = 8
 LEAST = 4
 """Prompts answered whatever the time: an interval needs a few."""
 
@@ -114,7 +115,8 @@ def advise(
     ways = _ways(model, calibration)
     if len(ways) == 1:
         raise OptionError(f"{model.name} has nothing to draft with here; name a draft model or a head")
-    _answer(model, ways[PLAIN], requests[0], record=False)  # warm-up
+    for way in ways.values():  # weights are read for the first time
+        _answer(model, way, replace(requests[0], max_tokens=WARM_UP), record=False)
     until = monotonic() + seconds
     for number, request in enumerate(requests):
         if number >= LEAST and monotonic() > until:
@@ -181,27 +183,37 @@ def _candidate(
         tokens_per_second=sum(way.tokens) / sum(way.seconds),
         tau=counts.tau,
         acceptance_rate=counts.acceptance_rate,
-        gamma=_depth(calibration, way.drafters[-1], way.by, mode),
+        gamma=_depth(calibration, way, mode, _context(requests[: len(plain.tokens)], plain)),
         draft_bytes=sum(model.draft_bytes_of.get(each, 0) for each in way.drafters),
     )
 
 
-def _depth(calibration: Calibration, name: str, by: Mapping[str, Counts], mode: str) -> int:
-    """The best fixed γ of a drafter, by its hazards here."""
-    costs = calibration.costs
-    hazards = by[name].hazards if name in by else []
+def _depth(calibration: Calibration, way: _Way, mode: str, context: int) -> int:
+    """The best fixed γ of the last drafter, by its hazards here and how often it had something to draft. No
+    deeper than was seen."""
+    costs, name = calibration.costs, way.drafters[-1]
+    counts = way.by.get(name, Counts())
+    offered = [counts.passes, *counts.accepted_at]
+    reach = [o / max(before, 1) for o, before in zip(counts.offered_at, offered, strict=False)]
     left = costs.left([name])
     speedups = [
         predicted_speedup(
-            hazards,
+            counts.hazards,
             gamma,
-            passing=lambda rows: costs.pass_(rows) * (left if rows > 1 else 1.0),
+            passing=lambda rows: costs.pass_(rows, context) * (left if rows > 1 else 1.0),
             draft=lambda levels: costs.draft(name, levels),
+            reach=reach,
             other=costs.rest_of(mode, True),
         )
-        for gamma in range(1, DEEPEST + 1)
+        for gamma in range(1, min(len(counts.hazards), DEEPEST) + 1)
     ]
-    return best_gamma(speedups) if hazards else 0
+    return best_gamma(speedups)
+
+
+def _context(requests: Sequence[Request], plain: _Way) -> int:
+    """Tokens that stood before one of the answers', on average."""
+    prompts = sum(len(request.prompt) for request in requests)
+    return round((prompts + sum(plain.tokens) / 2) / len(requests))
 
 
 def _ratio(way: _Way, plain: _Way, prompts: Sequence[int]) -> float:

@@ -92,23 +92,28 @@ class Costs:
     """Of a model and its drafters.
 
     drafters: by name
-    rest:     by `mode_of`
+    rest:     of one sequence, by `mode_of`
     scale:    how much slower than when it was measured everything is just now
+    crowds:   by drafter and size of a batch (powers of two), how much longer a draft takes than for one
     """
 
     passing: PassCost
     drafters: dict[str, DraftCost] = field(default_factory=dict)
     rest: dict[str, RestCost] = field(default_factory=dict)
     scale: float = 1.0
+    crowds: dict[str, float] = field(default_factory=dict)
 
     def pass_(self, rows: float, context: float = 0.0, attended: float | None = None) -> float:
         """See PassCost."""
         return self.scale * self.passing(rows, context, attended)
 
-    def draft(self, name: str, levels: float) -> float:
-        """Of a drafter that was never measured: nothing."""
+    def draft(self, name: str, levels: float, count: int = 1) -> float:
+        """For `count` sequences together. Of a drafter that was never measured: nothing."""
         cost = self.drafters.get(name)
-        return 0.0 if cost is None else self.scale * cost(levels)
+        if cost is None:
+            return 0.0
+        crowd = 1.0 if count == 1 else self.crowds.get(_crowd(name, count), 1.0)
+        return self.scale * crowd * cost(levels)
 
     def catch_up(self, name: str, tokens: int) -> float:
         """Of a drafter that missed so many tokens."""
@@ -127,29 +132,40 @@ class Costs:
             return 0.0
         return self.scale * (cost.drafted if drafted else cost.plain)
 
-    def saw_pass(self, rows: int, expected: float, took: float, whole: bool = True) -> None:
-        """Take in one pass of decoding rows. whole: no part of it was done before."""
+    def saw_pass(self, rows: int, expected: float, took: float) -> None:
+        """Take in one whole pass of decoding rows."""
         off = _off(expected, took)
         self.scale *= math.exp(QUICK * off)
-        if whole:
-            self.passing.correct(rows, off)
+        self.passing.correct(rows, off)
 
-    def saw_draft(self, name: str, levels: int, took: float) -> None:
-        """Take in one draft."""
+    def saw_part(self, name: str, expected: float, took: float) -> None:
+        """Take in what a drafter left to do of a pass."""
         cost = self.drafters.get(name)
         if cost is not None:
-            by = math.exp(SLOW * _off(self.draft(name, levels), took))
+            cost.left = min(cost.left * math.exp(SLOW * _off(expected, took)), 1.0)
+
+    def saw_draft(self, name: str, levels: int, took: float, count: int = 1) -> None:
+        """Take in one draft, made for so many sequences together."""
+        cost = self.drafters.get(name)
+        if cost is None:
+            return
+        off = _off(self.draft(name, levels, count), took)
+        if count > 1:
+            crowd = _crowd(name, count)
+            self.crowds[crowd] = self.crowds.get(crowd, 1.0) * math.exp(QUICK * off)
+        else:
+            by = math.exp(SLOW * off)
             cost.fixed *= by
             cost.level *= by
 
     def saw_rest(self, mode: str, drafted: bool, took: float) -> None:
-        """Take in the rest of one step."""
+        """Take in the rest of one step of one sequence."""
         known = self.rest.get(mode)
         took /= self.scale
-        if known is None:
+        if known is None:  # what a draft adds is guessed from the first mode
             first = next(iter(self.rest.values()), None)
-            other = took if first is None else took * first.plain / first.drafted
-            self.rest[mode] = RestCost(took, took) if drafted else RestCost(took, max(took, other))
+            more = first.drafted / first.plain if first is not None and first.plain > 0.0 else 1.0
+            self.rest[mode] = RestCost(took / more, took) if drafted else RestCost(took, took * more)
         elif drafted:
             known.drafted *= math.exp(QUICK * _off(known.drafted, took))
         else:
@@ -177,6 +193,10 @@ class Costs:
         if not figures or len(figures) != len(costs.passing.rows) or not all(0 < s < 1e4 for s in figures):
             raise ValueError("pass costs are missing or no seconds")
         return costs
+
+
+def _crowd(name: str, count: int) -> str:
+    return f"{name}/{1 << (count - 1).bit_length()}"
 
 
 def _off(expected: float, took: float) -> float:

@@ -50,8 +50,8 @@ class Recorder:
                 tokens=tally.counts.emitted,
                 counts=tally.counts,
                 seconds=tally.seconds,
-                speedup=answer.speedup,
-                draft_bytes=self._model.draft_bytes,
+                speedup=tally.speedup,
+                draft_bytes=self._model.draft_bytes_of.get(method, 0),
                 request=number,
             )
             for receive in self._receivers:

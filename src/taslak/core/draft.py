@@ -127,6 +127,8 @@ class Draft:
         for node, token in enumerate(self.tokens):
             if not 0 <= token < vocab_size:
                 raise DraftError(f"node {node} is token {token}, outside the vocabulary of {vocab_size}")
+        if self.confidence is not None and not all(0.0 <= each < math.inf for each in self.confidence):
+            raise DraftError("a confidence is negative or not finite")
         if self.partial is not None:
             given, rows = self.partial.hidden.shape[0], self.partial.rows
             if not (1 <= rows <= given == len(self) + 1 and self.partial.layer > 0):

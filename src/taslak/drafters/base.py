@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from taslak.core.draft import Draft
-from taslak.core.noise import Stream
+from taslak.core.noise import Stream, address
 from taslak.core.sampling import Distribution, Sampling, distribution
 from taslak.drafters.formats import Head
 from taslak.drafters.watch import Watch
@@ -43,7 +43,8 @@ class Budget:
     nodes:       most tokens in the draft
     stop_below:  don't expand below a node whose joint confidence is under this (0 = never stop)
     least:       for the engine: a draft that is expected to have fewer tokens accepted (the sum of its joint
-                 confidences) counts as empty, and the next drafter is asked
+                 confidences) gives way to that of a later drafter, if there is one. Not a drawn draft: what
+                 becomes of it may not depend on what was drawn
     shadow:      for the engine: the draft is only to be scored against the text to come, not to be verified
     """
 
@@ -90,6 +91,15 @@ class View:
     def position(self) -> int:
         """The position the first drafted token will have: the address of its noise."""
         return len(self.tokens)
+
+    @property
+    def draft_key(self) -> int:
+        """The key a drafter draws with. Under rejection it is another in every step: what an earlier draft
+        drew has taught the policy something, whether it was looked at or not, and the same draw at the same
+        position would make what is drafted there depend on its own value."""
+        if self.stream is Stream.TOKEN:
+            return self.key
+        return address(self.key, self.stream, self.position)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ class Chooser:
             best = dist.z.topk(min(wish.width, dist.z.numel()))
             shares = (best.values - torch.logsumexp(dist.z, 0)).exp()
             return Children(dist.ids[best.indices].tolist(), shares.tolist())
-        noise = view.key, view.stream, view.position + len(wish.branch)
+        noise = view.draft_key, view.stream, view.position + len(wish.branch)
         if view.exact_q:
             dist = dist.storable()
             tokens, _ = dist.top(wish.width, *noise)

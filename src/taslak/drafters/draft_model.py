@@ -168,7 +168,7 @@ class DraftModel:
                 children = _best(row, dist, width)
             else:
                 dist = dist.storable() if drawn else dist
-                children, _ = dist.top(width, view.key, view.stream, position)
+                children, _ = dist.top(width, view.draft_key, view.stream, position)
         except SamplingError:  # expanding no further is always allowed; other sequences go on
             g.stuck = True
             return

@@ -98,22 +98,34 @@ class Seconds:
         self.pass_ += other.pass_
         self.other += other.other
 
-    def over(self, parts: int) -> Seconds:
-        """One of so many equal parts."""
-        return Seconds(self.draft / parts, self.pass_ / parts, self.other / parts)
+    def part(self, share: float) -> Seconds:
+        """This share of them."""
+        return Seconds(self.draft * share, self.pass_ * share, self.other * share)
 
 
 @dataclass(slots=True)
 class Tally:
     """What one drafter's passes of an answer came to: those that verified its draft, and those it was asked
-    first in and had nothing for. `seconds`: of these steps, its part where other sequences shared them."""
+    first in and had nothing for.
+
+    seconds:      of these steps; where other sequences shared them the part that its rows make up
+    plain, took:  seconds of those of them that took in no prompt, had they been plain, by what plain steps
+                  cost, and as they were. Filled in by policies that know costs
+    """
 
     counts: Counts = field(default_factory=Counts)
     seconds: Seconds = field(default_factory=Seconds)
+    plain: float = 0.0
+    took: float = 0.0
+
+    @property
+    def speedup(self) -> float | None:
+        """Estimated; None where no costs are known."""
+        return self.plain / self.took if self.took else None
 
 
 PLAIN = "plain"
-"""In tallies, the passes that nobody was asked to draft for."""
+"""In tallies, the passes that nobody was asked to draft for, by design or because the policy failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +191,6 @@ class Sequence:
         self.accepted: list[bool] = []
         self.seconds = Seconds()
         self.tallies: dict[str, Tally] = {}
-        self.speedup: float | None = None
         self.dropped = 0
         self.finish: Finish | None = None
         self.error: str | None = None
@@ -212,6 +223,12 @@ class Sequence:
         if name not in self.tallies:
             self.tallies[name] = Tally()
         return self.tallies[name]
+
+    @property
+    def speedup(self) -> float | None:
+        """See Answer."""
+        took = sum(tally.took for tally in self.tallies.values())
+        return sum(tally.plain for tally in self.tallies.values()) / took if took else None
 
     @property
     def counts(self) -> Counts:

@@ -69,9 +69,10 @@ class Engine:
         seconds = Seconds(drafted - started, passed - drafted, ended - passed)
         for sequence in sequences:
             sequence.seconds.add(seconds)
-        share = seconds.over(len(turns))
-        for turn in decided:
-            turn.sequence.tally(turn.by).seconds.add(share)
+        rows = [turn.take + len(turn.draft) for turn in turns]
+        for turn, own in zip(turns, rows, strict=True):
+            if turn in decided:
+                turn.sequence.tally(turn.by).seconds.add(seconds.part(own / sum(rows)))
         self.policy.record(
             Step(
                 turns,
@@ -101,7 +102,11 @@ class Engine:
         seconds: dict[str, float] = {}
         if not self.drafters or not asking:
             return seconds
-        plans = self.policy.plans([turn.sequence for turn in asking], self.drafters)
+        try:
+            plans = self.policy.plans([turn.sequence for turn in asking], self.drafters)
+        except Exception as error:  # it asks drafters how far behind they are
+            self._complain("policy", error)
+            return seconds
         left = []
         for turn, plan in zip(asking, plans, strict=True):
             turn.plan = {name: _clamp(budget, turn.sequence.left - 1) for name, budget in plan.items()}
@@ -118,11 +123,17 @@ class Engine:
                 started = perf_counter()
                 self._ask(name, asked)
                 seconds[name] = seconds.get(name, 0.0) + perf_counter() - started
+        for turn in asking:
+            if not turn.draft and turn.spare is not None:
+                turn.by, turn.draft = turn.spare
         return seconds
 
     def _ask(self, name: str, turns: Seq[Turn]) -> None:
         """One drafter's drafts for these turns. Whatever it does wrong costs its draft and nothing else."""
         budgets = [turn.plan[name] for turn in turns]
+        for turn, budget in zip(turns, budgets, strict=True):
+            if not budget.shadow and turn.by is None:
+                turn.by = name
         try:
             drafts = self.drafters[name].propose([turn.sequence.view_of(name) for turn in turns], budgets)
             if len(drafts) != len(turns):
@@ -132,8 +143,6 @@ class Engine:
             self._reset(name, turns)
             return
         for turn, budget, draft in zip(turns, budgets, drafts, strict=True):
-            if not budget.shadow and turn.by is None:
-                turn.by = name
             try:
                 self._check(turn, budget, draft)
             except Exception as error:
@@ -142,8 +151,12 @@ class Engine:
             else:
                 if budget.shadow:
                     turn.shadows[name] = draft
-                elif draft and (draft.confidence is None or sum(draft.confidence) >= budget.least):
+                elif draft and not (
+                    draft.q is None and sum(draft.confidence or (budget.least,)) < budget.least
+                ):
                     turn.by, turn.draft = name, draft
+                elif draft and turn.spare is None:
+                    turn.spare = name, draft
 
     def _check(self, turn: Turn, budget: Budget, draft: Draft) -> None:
         """Raise DraftError for a draft that can't be verified."""
@@ -244,7 +257,9 @@ class Engine:
         if name not in self._complained:
             self._complained.add(name)
             log.warning(
-                "drafter %s failed; its drafts are dropped, the answer is unaffected: %s", name, error
+                "%s failed; what it would have drafted is left out, the answer is unaffected: %s",
+                name if name == "policy" else f"drafter {name}",
+                error,
             )
 
 

@@ -24,6 +24,7 @@ class Turn:
     plan:    who was allowed to draft
     by:      whose draft is verified; for an empty draft the first that was asked, None where nobody was
     shadows: drafts that were made to be scored against the text to come, and not verified
+    spare:   a draft that gave way, and whose: verified where no later drafter has one
     path:    the accepted nodes, from the root's child on
     bonus:   whether the target added a token of its own
     """
@@ -34,6 +35,7 @@ class Turn:
     by: str | None = None
     draft: Draft = EMPTY
     shadows: dict[str, Draft] = field(default_factory=dict)
+    spare: tuple[str, Draft] | None = None
     path: list[int] = field(default_factory=list)
     bonus: bool = False
 

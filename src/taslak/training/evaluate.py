@@ -111,6 +111,7 @@ def evaluate(
 ) -> Evaluation:
     """Decode each prompt with speculation, without, and with the drafts compared only; one at a time.
 
+    model:    with one drafter, of fixed depth
     training: depth-1 accuracy that the features gave, compared with the accuracy everywhere
     """
     ((name, drafter),) = model.engine.drafters.items()

@@ -1,4 +1,4 @@
-"""Advice: the method that is really faster, none where none is, and an interval that says how sure that is."""
+"""Advice: the method that is really faster, none where none is, and how sure that is."""
 
 from __future__ import annotations
 

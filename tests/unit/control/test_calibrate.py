@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from taslak.control import calibrate
-from taslak.control.calibrate import Calibration, calibrated, remembered
+from taslak.control import calibrate, measure
+from taslak.control.calibrate import calibrated, remembered
+from taslak.control.costs import DraftCost
+from taslak.control.estimate import Prior
+from taslak.control.measure import Calibration
 from taslak.core.counts import Counts
 from taslak.core.draft import Draft
 from taslak.engine import LanguageModel
@@ -19,8 +22,8 @@ from tests.unit.engine.test_language_model import Tokenizer, pretrained
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
     monkeypatch.setenv("TASLAK_HOME", str(tmp_path))
-    monkeypatch.setattr(calibrate, "PATIENCE", 0.05)
-    monkeypatch.setattr(calibrate, "ROWS", (1, 2, 5, 9))
+    monkeypatch.setattr(measure, "PATIENCE", 0.05)
+    monkeypatch.setattr(measure, "ROWS", (1, 2, 5, 9))
     return LanguageModel(
         pretrained(tiny_model(1), Tokenizer()),
         pretrained(near_model(1), Tokenizer()),
@@ -29,7 +32,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
 
 
 def test_everything_that_a_decision_needs_is_measured(model: LanguageModel) -> None:
-    found = calibrate.calibrate(model)
+    found = measure.calibrate(model)
     costs = found.costs
     assert 0 < costs.pass_(1) <= costs.pass_(5) <= costs.pass_(9) < 5
     assert costs.pass_(1, 1000) >= costs.pass_(1)
@@ -37,7 +40,7 @@ def test_everything_that_a_decision_needs_is_measured(model: LanguageModel) -> N
     assert costs.draft("draft-model", 5) > costs.draft("suffix", 5) > 0
     assert {"greedy", "sampled"} <= set(costs.rest)
     for prior in found.priors.values():
-        assert len(prior.yields) == len(prior.reach) == calibrate.DEPTH
+        assert len(prior.yields) == len(prior.reach) == measure.DEPTH
         assert all(0 < each < 1 for each in prior.yields), "a few drafts prove neither always nor never"
     assert found.priors["draft-model"].yields[0] > 0.5, "it is nearly the target"
 
@@ -59,13 +62,60 @@ def test_another_model_or_drafter_is_measured_anew(
 ) -> None:
     calibrated(model)
     setattr(model, change, 3 if change == "branch" else "other")
-    made = Calibration(calibrate.calibrate(model).costs)
-    monkeypatch.setattr(calibrate, "calibrate", lambda _: made)
+    made = Calibration(measure.calibrate(model).costs)
+    monkeypatch.setattr(calibrate, "calibrate", lambda *_: made)
     assert calibrated(model) is made
     assert len(remembered()) == 2
 
 
-@pytest.mark.parametrize("damage", ["", "{", '{"key": 1}', "costs", "priors"])
+def test_passes_are_not_measured_again_for_another_drafter(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = calibrated(model)
+    model.method = "other"
+    monkeypatch.setattr(measure, "_passes", None)
+    assert calibrated(model).costs.passing == first.costs.passing
+    model.name = "another"
+    with pytest.raises(TypeError):
+        calibrated(model)
+
+
+@pytest.mark.parametrize("context", [9, 33, 40, 64])
+def test_short_contexts_can_be_measured(monkeypatch: pytest.MonkeyPatch, context: int) -> None:
+    monkeypatch.setattr(measure, "PATIENCE", 0.01)
+    found = measure._passes(tiny_model(1, context=context))
+    assert max(found.rows) <= context
+    assert found(1) > 0
+
+
+def test_the_cost_of_a_level_comes_from_the_depths_there_were() -> None:
+    assert measure._levels({1: [3.0, 3.0], 5: [7.0]}) == DraftCost(2.0, 1.0)
+    assert measure._levels({1: [3.0], 4: [6.0]}) == DraftCost(2.0, 1.0), "heads that go no deeper than four"
+    assert measure._levels({2: [3.0]}) == DraftCost(3.0, 0.0)
+    assert measure._levels({}) == DraftCost(0.0, 0.0)
+
+
+def test_a_drafter_that_fails_costs_the_control_and_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import taslak
+    from taslak.engine.policy import FixedGamma
+    from tests.e2e.conftest import write_model
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("no clock")
+
+    monkeypatch.setenv("TASLAK_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(calibrate, "calibrate", broken)
+    made = taslak.load(str(write_model(tmp_path / "tiny")), dtype="float32")
+    assert isinstance(made.policy, FixedGamma)
+    assert made.generate("abcabc", max_tokens=4).ids
+    assert "can't be measured, so its depth is fixed: no clock" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "damage", ["", "{", "[1]", '{"key": {}, "costs": [], "priors": []}', '{"key": 1}', "costs", "priors"]
+)
 def test_a_damaged_file_is_measured_anew(model: LanguageModel, tmp_path: Path, damage: str) -> None:
     calibrated(model)
     (file,) = (tmp_path / "costs").glob("*.json")
@@ -88,9 +138,9 @@ def test_what_can_not_be_kept_is_used_all_the_same(
 
 
 def test_noise_among_neighbours_is_shared_and_more_rows_are_never_cheaper() -> None:
-    assert calibrate._rising([1.0, 2.0, 3.0]) == [1.0, 2.0, 3.0]
-    assert calibrate._rising([1.0, 3.0, 2.0, 4.0]) == [1.0, 2.5, 2.5, 4.0]
-    assert calibrate._rising([9.0, 1.0, 2.0]) == [4.0, 4.0, 4.0]
+    assert measure._rising([1.0, 2.0, 3.0]) == [1.0, 2.0, 3.0]
+    assert measure._rising([1.0, 3.0, 2.0, 4.0]) == [1.0, 2.5, 2.5, 4.0]
+    assert measure._rising([9.0, 1.0, 2.0]) == [4.0, 4.0, 4.0]
 
 
 def test_what_a_request_starts_from_is_what_was_seen_and_a_little_doubt() -> None:
@@ -98,7 +148,7 @@ def test_what_a_request_starts_from_is_what_was_seen_and_a_little_doubt() -> Non
     drafts = [Draft.chain([1, 2, 3, 4, 5])] * 8
     for draft in drafts:
         counts.record(draft, [0, 1], bonus=True)
-    prior = calibrate._prior(counts, drafts)
+    prior = measure._prior(counts, drafts)
     assert prior.yields == (9 / 10, 9 / 10, 1 / 10, 1 / 2, 1 / 2)
     assert prior.reach == (1.0,) * 5
-    assert calibrate._prior(Counts(), []) == calibrate.Prior()
+    assert measure._prior(Counts(), []) == Prior()

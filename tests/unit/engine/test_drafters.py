@@ -101,7 +101,7 @@ def test_a_draft_that_is_not_sure_enough_gives_way() -> None:
         plan = {"a": Budget(4, 4, least=least), "b": Budget(4, 4, least=least)}
         got = decode(MODEL, {"a": unsure, "b": second}, [ASKED], policy=Planned(plan))[0]
         assert got.ids == ANSWER
-        assert (got.counts.accepted > 0) == (least < 3.6)
+        assert got.counts.accepted > 0, "where no later one has a draft, the first one's is verified"
         assert set(got.by) <= {"a", "b", PLAIN}
         assert got.by[by].counts.passes == max(tally.counts.passes for tally in got.by.values())
 

@@ -31,7 +31,8 @@ from tests.support.heads import CONFIGS, random_head
         ({"tree": "bushy"}, "tree is 'bushy'"),
         ({"nodes": 0}, "nodes is 0"),
         ({"nodes": 129}, "nodes is 129"),
-        ({"lookup": "suffix"}, "no look-up"),
+        ({"lookup": "suffix", "method": "medusa"}, "no look-up"),
+        ({"lookup": "medusa"}, "lookup is 'medusa'"),
     ],
     ids=str,
 )

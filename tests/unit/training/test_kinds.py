@@ -104,8 +104,8 @@ def test_a_draft_model_is_an_ordinary_checkpoint(folder: Path, tmp_path: Path) -
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "draft", dtype=torch.float32)
     with torch.inference_mode():
         torch.testing.assert_close(theirs(ids[None]).logits[0], expected, rtol=1e-3, atol=1e-3)
-    model = taslak.load(str(folder), draft=str(tmp_path / "draft"), dtype="float32")
-    assert model.method == "draft-model"
+    draft_name = str(tmp_path / "draft")
+    model = taslak.load(str(folder), draft=draft_name, method="draft-model", gamma=5, dtype="float32")
     decoder = model.engine.drafters["draft-model"]._model
     cache = decoder.allocate(64)
     ours = decoder.forward([chain_rows(cache, ids.tolist(), len(ids))]).logits

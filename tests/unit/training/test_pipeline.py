@@ -123,7 +123,7 @@ def test_c32_accuracy_in_training_is_acceptance_in_decoding(kind: str, here: Pat
     assert {"command", "commit", "versions", "data", "curves", "settings"} <= set(made)
     assert made["curves"][-1]["held_out"] is True
     model = taslak.load(str(here / "model"), draft=str(tmp_path), dtype="float32")
-    assert model.method == kind
+    assert model.method == f"suffix+{kind}"
     assert (
         model.generate("a 3", max_tokens=12).ids == model.generate("a 3", max_tokens=12, speculate=False).ids
     )
@@ -142,7 +142,13 @@ def test_c32_wrong_layers_are_told(here: Path, tmp_path: Path) -> None:
     write_head(tmp_path / "wrong", replace(head, config=config))
     answers = Answers(tmp_path / "work" / "answers.jsonl").read()
     wrong = evaluate(
-        taslak.load(str(here / "model"), draft=str(tmp_path / "wrong"), dtype="float32"),
+        taslak.load(
+            str(here / "model"),
+            draft=str(tmp_path / "wrong"),
+            method="early-exit",
+            control=False,
+            dtype="float32",
+        ),
         [answer.prompt for answer in answers[3::7]][:4],
         max_tokens=40,
         training=found.training,

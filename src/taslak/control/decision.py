@@ -1,0 +1,262 @@
+"""One decision of the controller: how much each sequence of a step drafts, and with what.
+
+Tokens and seconds are expected ones, by what a request's drafts were worth and what steps cost.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import mul
+from typing import TYPE_CHECKING, NamedTuple
+
+from taslak.control.costs import mode_of
+from taslak.control.estimate import DEEPEST, Estimate
+from taslak.core.draft import Draft
+from taslak.drafters import base
+from taslak.drafters.base import Budget, Drafter
+from taslak.engine.sequence import Sequence
+from taslak.engine.turn import Plan
+
+if TYPE_CHECKING:
+    from taslak.control.controller import Controller
+
+MARGIN = 0.01
+"""Tokens a step and sequence that a draft must be expected to gain: less is within what isn't known."""
+PROBE = 0.01
+"""Share of a step's time spent on finding out whether a drafter that doesn't pay has begun to."""
+RARER = 8
+"""Probes that keep failing come up to so many times more rarely."""
+CATCH_UP = 16
+"""Steps over which the catching up of a drafter that sat out is reckoned."""
+PROBED = 4
+"""Depth of a probe."""
+HIGHEST = 0.95
+"""Thresholds of confidence stay under this."""
+
+
+@dataclass(slots=True)
+class Shadow:
+    """A draft to be scored once the text has come so far. at: position of its first token."""
+
+    name: str
+    draft: Draft
+    at: int
+    allowed: int
+
+
+@dataclass(slots=True)
+class Own:
+    """What is known of one request; nothing of it outlives the request or is seen by another (C35).
+
+    estimates: by drafter
+    rate:      tokens a second as things go; 0 at first
+    asleep:    steps since a drafter last drafted, where it is off
+    pause:     steps from one probe of it to the next
+    """
+
+    estimates: dict[str, Estimate] = field(default_factory=dict)
+    rate: float = 0.0
+    asleep: dict[str, int] = field(default_factory=dict)
+    pause: dict[str, int] = field(default_factory=dict)
+    shadows: list[Shadow] = field(default_factory=list)
+
+    def tried(self, name: str, right: bool) -> None:
+        """A drafter that is off was tried: the next time comes sooner, or later (`Decision._due`)."""
+        self.pause[name] = 0 if right else 2 * self.pause.get(name, 0)
+
+
+class Offer(NamedTuple):
+    """What the best drafter of one sequence could add. gains: [d] expected tokens of depth d + 1; reach: [d]
+    how often a draft gets there; rows: [d] rows it adds; value: of the best depth, alone; overhead: seconds
+    besides, for catching up."""
+
+    name: str
+    gains: list[float]
+    reach: list[float]
+    rows: list[float]
+    value: float
+    overhead: float
+
+
+class Decision:
+    """Of these sequences, now."""
+
+    def __init__(
+        self, controller: Controller, sequences: Seq[Sequence], drafters: Mapping[str, Drafter]
+    ) -> None:
+        self.controller = controller
+        self.costs = costs = controller.costs
+        self.sequences = sequences
+        self.drafters = drafters
+        self.owns = [controller.own(sequence) for sequence in sequences]
+        self.count = len(sequences)
+        self.contexts = [sequence.cache.length for sequence in sequences]
+        self.context = sum(self.contexts)
+        modes = [mode_of_sequence(sequence) for sequence in sequences]
+        self.base = costs.pass_(self.count, self.context, self.context)
+        plain = [costs.rest_of(mode, False) for mode in modes]
+        self.rest = [costs.rest_of(mode, True) - rest for mode, rest in zip(modes, plain, strict=True)]
+        """[sequences] seconds that a draft adds to the rest of the step."""
+        self.plain = self.base + sum(plain)
+        wider = costs.pass_(self.count + 4, self.context, self.context * (1 + 4 / self.count))
+        self.slope = (wider - self.base) / 4
+        """Seconds of one more row, thereabouts."""
+        pace = sum(own.rate for own in self.owns)
+        self.rate = max(pace, self.count / self.plain)
+        """λ, tokens a second."""
+
+    def plans(self) -> list[Plan]:
+        lookups = [name for name in self.drafters if base.method(name).looks_up]
+        mains = [name for name in self.drafters if name not in lookups]
+        offers = [self._offer(i, mains) for i in range(self.count)]
+        depths = self._shared(offers)
+        found: list[Plan] = []
+        for i, (offer, depth) in enumerate(zip(offers, depths, strict=True)):
+            drafting = offer if offer is not None and depth else None
+            first: dict[str, Budget] = {}
+            rest: dict[str, Budget] = {}
+            if drafting is not None:
+                rest[drafting.name] = self._budget(drafting.name, i, depth)
+                self.owns[i].asleep.pop(drafting.name, None)
+            sleeping = [name for name in mains if drafting is None or name != drafting.name]
+            for name in sleeping:
+                if self._due(i, name, len(sleeping)):
+                    # one that has to be verified is asked before all others: else it might never be
+                    probe = self._probe(i)
+                    (rest if probe.shadow else first)[name] = probe
+            worth = 0.0 if drafting is None else max(drafting.value, 0.0)
+            found.append({**first, **{name: self._look_up(i, name, worth) for name in lookups}, **rest})
+        return found
+
+    def _offer(self, i: int, mains: Seq[str]) -> Offer | None:
+        """The best of the drafters that compute, for sequence i."""
+        own, sequence, controller = self.owns[i], self.sequences[i], self.controller
+        most = min(controller.deepest, sequence.left - 1)
+        best = None
+        if most <= 0:
+            return None
+        for name in mains:
+            estimate = controller.estimate(own, name)
+            gains = list(accumulate(estimate.yields(most), mul))
+            reach = estimate.reach(most)
+            rows = [r * more for r, more in zip(reach, controller.widths, strict=False)]
+            overhead = self.rest[i]
+            if name in own.asleep:
+                lag = self.drafters[name].lag(sequence.view_of(name))
+                overhead += self.costs.catch_up(name, lag) / CATCH_UP
+            left = self.costs.left([name])
+            fixed = overhead - (1.0 - left) * self.base / self.count
+            value, total, added, levels = -math.inf, 0.0, 0.0, 0.0
+            for gain, deep, more in zip(gains, reach, rows, strict=True):
+                total += gain
+                added += more
+                levels += deep
+                seconds = left * self.slope * added + self.costs.draft(name, levels)
+                value = max(value, total - self.rate * (seconds + fixed))
+            if best is None or value > best.value:
+                best = Offer(name, gains, reach, rows, value, overhead)
+        return best
+
+    def _shared(self, offers: Seq[Offer | None]) -> list[int]:
+        """The depth of each sequence's draft. Every total of rows is looked at, the likeliest rows first: the
+        time over rows is a staircase, which climbing would get stuck on."""
+        rising = [
+            (-gain, i, d) for i, offer in enumerate(offers) if offer for d, gain in enumerate(offer.gains)
+        ]
+        rising.sort()
+        count, costs = self.count, self.costs
+        depths, best_depths, best = [0] * count, [0] * count, MARGIN * count
+        total, rows, attended = 0.0, float(count), float(self.context)
+        besides, left = -self.base, 1.0
+        by: list[str | None] = [None] * count
+        levels = [0.0] * count
+        deepest: dict[str, float] = {}
+        asked: dict[str, int] = {}
+        for negative, i, d in rising:
+            offer = offers[i]
+            assert offer is not None
+            more, name = offer.rows[d], offer.name
+            total -= negative
+            rows += more
+            attended += more * self.contexts[i]
+            levels[i] += offer.reach[d]
+            if d == 0:
+                besides += offer.overhead
+                by[i] = name
+                left = costs.left(by)
+                asked[name] = asked.get(name, 0) + 1
+            depths[i] = d + 1
+            # a level of several drafts is one call: the deepest counts
+            deepest[name] = max(deepest.get(name, 0.0), levels[i])
+            seconds = left * costs.pass_(rows, self.context, attended) + besides
+            for each, deep in deepest.items():
+                seconds += costs.draft(each, deep, asked[each])
+            value = total - self.rate * seconds
+            if value > best:
+                best, best_depths = value, depths.copy()
+        return best_depths
+
+    def _budget(self, name: str, i: int, depth: int) -> Budget:
+        """One more level is worth drafting where it is likelier right than its time is worth."""
+        controller = self.controller
+        estimate = controller.estimate(self.owns[i], name)
+        stop = 0.0
+        if base.method(name).confident:
+            cost = self.costs.drafters.get(name)
+            level = 0.0 if cost is None else self.costs.scale * cost.level
+            next_right = max(estimate.yields(1)[0], 0.3)
+            stop = self.rate * (level + self.slope) / (next_right * estimate.trust)
+        stop = max(min(stop, HIGHEST), controller.floor)
+        return Budget(depth, controller.nodes_at(depth), stop)
+
+    def _look_up(self, i: int, name: str, worth: float) -> Budget:
+        """worth: tokens that the drafter behind it is expected to gain."""
+        own, controller = self.owns[i], self.controller
+        estimate = controller.estimate(own, name)
+        row = self.rate * self.slope
+        deepest = max(DEEPEST // self.count, 2)  # what several find shares the pass
+        if base.method(name).confident:
+            # looking costs nothing: a token found is drafted where it is likelier right than its row is
+            # worth, and a draft goes before the other drafter's where it is expected to gain more
+            stop = min(row / estimate.trust, HIGHEST)
+            nodes = min(estimate.size, deepest)
+            least = (worth + self.rate * self.rest[i] + row * nodes) / estimate.trust if worth else 0.0
+            return Budget(deepest, deepest, max(stop, controller.floor), least)
+        total, so_far, depth = -self.rate * self.rest[i], 1.0, 0
+        best = max(worth, MARGIN)
+        for d, each in enumerate(estimate.yields(deepest)):
+            so_far *= each
+            total += so_far - row
+            if total > best:
+                best, depth = total, d + 1
+        # what stands in the text was not drawn: it is right as often as it agrees with the text to come
+        return Budget(depth, depth) if depth else Budget(PROBED, PROBED, shadow=True)
+
+    def _due(self, i: int, name: str, sleeping: int) -> bool:
+        """Whether a drafter that is off is tried in this step: often enough to notice that it would pay by
+        now, rarely enough to cost next to nothing, however many are off."""
+        own = self.owns[i]
+        own.asleep[name] = asleep = own.asleep.get(name, 0) + 1
+        cost = self.costs.draft(name, PROBED) + self.costs.catch_up(name, asleep)
+        usual = int(sleeping * cost / (PROBE * self.plain)) + 1
+        pause = own.pause[name] = min(max(own.pause.get(name, 0), usual), usual * RARER)
+        if asleep < pause or self.sequences[i].left <= usual:
+            return False
+        own.asleep[name] = 0
+        return True
+
+    def _probe(self, i: int) -> Budget:
+        """Under coupled verification a draft can be scored against the text to come, which costs no row.
+        Drawn drafts agree with it more rarely than they would be accepted: they are verified."""
+        request = self.sequences[i].request
+        if request.verify == "coupled" or request.sampling.greedy:
+            return Budget(PROBED, self.controller.nodes_at(PROBED), shadow=True)
+        return Budget(2, 2)
+
+
+def mode_of_sequence(sequence: Sequence) -> str:
+    return mode_of(sequence.request.sampling, sequence.request.verify)

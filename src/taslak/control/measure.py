@@ -1,0 +1,268 @@
+"""Measures what steps cost here, and how often drafts are right: a few seconds of real decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from time import monotonic, perf_counter
+from typing import Any
+
+from taslak.control.costs import Costs, DraftCost, PassCost, RestCost, mode_of
+from taslak.control.estimate import Prior
+from taslak.core.counts import Counts
+from taslak.core.draft import Draft
+from taslak.core.sampling import Sampling
+from taslak.drafters.base import Budget, Drafter, View
+from taslak.engine.language_model import LanguageModel
+from taslak.engine.sequence import Request
+from taslak.engine.sequence import Sequence as Answering
+from taslak.engine.step import Engine
+from taslak.engine.turn import Plan, Step
+from taslak.models.cache import Block
+from taslak.models.target import Target, chain_rows
+
+ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 13, 17, 25, 33)
+FAR = 1024
+"""Positions of context that its share of a pass is measured at."""
+DEPTH = 5
+PATIENCE = 0.8
+"""Seconds for each of the measurements; a slow model gets fewer repeats."""
+TOKENS = 32
+WIDE = 9
+"""Rows that context is measured with, besides one."""
+GAP = 16
+WARM = Sampling(temperature=0.8)
+
+TEXTS = (
+    "def mean(values):\n    total = 0\n    for value in values:\n        total += value\n",
+    "The harbour lay quiet in the early morning. Boats came back one after the other, and on the quay",
+    "Question: A train leaves at nine and arrives at half past eleven. How long does it travel?\nAnswer:",
+)
+"""What is continued: a bit of code, of prose and of reasoning."""
+
+
+@dataclass(slots=True)
+class Calibration:
+    """costs, and by drafter what a request starts from."""
+
+    costs: Costs
+    priors: dict[str, Prior] = field(default_factory=dict)
+
+    def as_json(self) -> dict[str, Any]:
+        priors = {n: {"yields": [*p.yields], "reach": [*p.reach]} for n, p in self.priors.items()}
+        return {"costs": self.costs.as_json(), "priors": priors}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Calibration:
+        """Raises AttributeError, KeyError, TypeError or ValueError for anything else than `as_json` gave."""
+        priors = {name: Prior(**prior) for name, prior in values["priors"].items()}
+        return cls(Costs.from_json(values["costs"]), priors)
+
+
+def calibrate(model: LanguageModel, passing: PassCost | None = None) -> Calibration:
+    """Measure. The model's own policy is not used. passing: of its passes, where that is known."""
+    made = Calibration(Costs(passing or _passes(model.target)))
+    for sampling in (Sampling(), WARM):
+        _plain(model, made.costs, sampling)
+    for name, drafter in model.engine.drafters.items():
+        _drafter(model, made, name, drafter)
+    return made
+
+
+def _passes(target: Target) -> PassCost:
+    """Rows next to no context, then two widths far in: how much context adds."""
+    rows = [count for count in ROWS if count <= target.context]
+    far = max(min(FAR, target.context - max(rows)), 0)
+    cache = target.allocate(far + max(rows))
+    try:
+        near = _timed(target, cache, rows)
+        # what stands in the cache makes no difference to the time: positions are skipped, not computed
+        cache.add(range(-1, far - 1))
+        cache.keep(range(far))
+        widths = [rows[0], rows[-1] if rows[-1] < WIDE else WIDE]
+        deep = _timed(target, cache, widths) if far else near[:2]
+    finally:
+        cache.release()
+    seconds = _rising(near)
+    one, many = (
+        max(behind - seconds[rows.index(width)], 0.0) / max(far, 1)
+        for behind, width in zip(deep, widths, strict=True)
+    )
+    attended = max(many - one, 0.0) / max(widths[1] - widths[0], 1)
+    return PassCost(rows, seconds, max(one - attended, 0.0), attended)
+
+
+def _timed(target: Target, cache: Block, widths: Sequence[int]) -> list[float]:
+    """Seconds of a pass of so many rows each. All in turns, so that what else the machine does meets all of
+    them, and the lower quartile: others only ever make it slower. The first turn isn't counted."""
+    took: list[list[float]] = [[] for _ in widths]
+    until = monotonic() + PATIENCE
+    while len(took[0]) < 4 or (len(took[0]) < 24 and monotonic() < until):
+        for rows, seconds in zip(widths, took, strict=True):
+            started = perf_counter()
+            target.forward([chain_rows(cache, [0] * rows, rows)]).logits.cpu()  # elsewhere it is waited for
+            seconds.append(perf_counter() - started)
+            cache.crop(cache.length)
+    return [sorted(seconds[1:])[(len(seconds) - 1) // 4] for seconds in took]
+
+
+def _rising(seconds: Sequence[float]) -> list[float]:
+    """More rows are never cheaper; what says so is noise, and shared among neighbours (isotonic regression by
+    pooling adjacent violators)."""
+    blocks: list[list[float]] = []
+    for each in seconds:
+        blocks.append([each])
+        while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    return [_mean(block) for block in blocks for _ in block]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One step of decoding: its draft, its context, and the seconds of drafting, pass and rest."""
+
+    draft: Draft
+    context: int
+    drafting: float
+    passing: float
+    rest: float
+
+
+@dataclass(slots=True)
+class _Watching:
+    """A policy that has every step drafted alike and writes down what they took."""
+
+    plan: Plan
+    seen: list[_Seen] = field(default_factory=list)
+    max_nodes: int = 64
+
+    def plans(self, sequences: Sequence[Answering], _drafters: Mapping[str, Drafter]) -> list[Plan]:
+        return [self.plan] * len(sequences)
+
+    def record(self, step: Step) -> None:
+        (turn,) = step.turns
+        if turn.take == 1:
+            drafting = sum(step.drafting.values())
+            self.seen.append(_Seen(turn.draft, step.context, drafting, step.passing, step.other))
+
+    def forget(self, sequence: Answering) -> None:
+        """Nothing is kept of it."""
+
+
+class _Answers:
+    """Continues prompts in one way after the other, for as long as patience lasts."""
+
+    def __init__(self, model: LanguageModel, drafters: Mapping[str, Drafter], sampling: Sampling) -> None:
+        self._model = model
+        self._drafters = drafters
+        self._sampling = sampling
+        self.counts = Counts()
+
+    def watch(self, plan: Plan, verify: str) -> list[_Seen]:
+        """The steps of all prompts."""
+        model, until = self._model, monotonic() + PATIENCE
+        watching = _Watching(plan)
+        engine = Engine(model.target, self._drafters, watching)
+        for text in TEXTS:
+            prompt = model.tokenizer.encode(text)
+            request = Request(prompt, self._sampling, max_tokens=TOKENS, seed=0, verify=verify)
+            cache = model.target.allocate(len(prompt) + TOKENS + watching.max_nodes)
+            sequence = Answering(request, cache, model.tokenizer, model.target.context)
+            try:
+                while sequence.finish is None and (not watching.seen or monotonic() < until):
+                    engine.step([sequence])
+            finally:
+                engine.forget(sequence)
+            self.counts.add(sequence.counts)
+        return watching.seen
+
+
+def _plain(model: LanguageModel, costs: Costs, sampling: Sampling) -> None:
+    """The rest of plain steps, every drafter listening; what a draft adds comes with each drafter."""
+    seen = _Answers(model, model.engine.drafters, sampling).watch({}, "coupled")
+    rest = median(step.rest for step in seen) if seen else 0.0
+    costs.rest[mode_of(sampling, "coupled")] = RestCost(rest, rest)
+
+
+def _drafter(model: LanguageModel, made: Calibration, name: str, drafter: Drafter) -> None:
+    """Drafts as deep as DEPTH and of one level: the difference is the levels'. What is right of the deep ones
+    is what a request starts from."""
+    settings = [Sampling()] if model.verify == "coupled" else [Sampling(), WARM]
+    took: dict[int, list[float]] = {}
+    counts = Counts()
+    deep: list[_Seen] = []
+    for sampling in settings:
+        rests = []
+        for depth in (1, DEPTH):
+            answers = _Answers(model, {name: drafter}, sampling)
+            nodes = depth * (model.branch if depth > 1 else 1)
+            nodes = nodes if model.nodes is None else max(min(nodes, model.nodes), depth)
+            seen = answers.watch({name: Budget(depth, nodes)}, model.verify)
+            drafted = [step for step in seen if step.draft]
+            for step in drafted:
+                took.setdefault(step.draft.depth, []).append(step.drafting)
+            rests += [step.rest for step in drafted]
+            if depth == DEPTH:
+                counts.add(answers.counts)
+                deep += drafted
+        mode = mode_of(sampling, model.verify)
+        known = made.costs.rest.setdefault(mode, replace(made.costs.rest[mode_of(sampling, "coupled")]))
+        known.drafted = max([known.drafted, *([median(rests)] if rests else [])])
+    made.costs.drafters[name] = replace(
+        _levels(took), lag=_lag(model, drafter), left=_left(made.costs, drafter, deep)
+    )
+    made.priors[name] = _prior(counts, [step.draft for step in deep])
+
+
+def _levels(took: Mapping[int, Sequence[float]]) -> DraftCost:
+    """By depth the seconds drafts took: the shallowest against the deepest that there was."""
+    if not took:
+        return DraftCost(0.0, 0.0)
+    low, high = min(took), max(took)
+    flat, deep = median(took[low]), median(took[high])
+    level = max(deep - flat, 0.0) / (high - low) if high > low else 0.0
+    return DraftCost(max(flat - level * low, 0.0), level)
+
+
+def _left(costs: Costs, drafter: Drafter, seen: Sequence[_Seen]) -> float:
+    """Share of a pass that a draft leaves to do; 1 but for one made with the target's own layers."""
+    if drafter.needs.exit_layer is None or not seen:
+        return 1.0
+    return min(median(step.passing / costs.pass_(1 + len(step.draft), step.context) for step in seen), 1.0)
+
+
+def _lag(model: LanguageModel, drafter: Drafter) -> float:
+    """Of each token that a drafter has to catch up on: what a draft takes longer after a gap of GAP tokens.
+    Drafters that are fed by passes draft nothing here, and are never behind."""
+    tokens = (model.tokenizer.encode("\n".join(TEXTS)) * GAP)[: 5 * GAP]
+    took = []
+    for behind in (1, GAP + 1):
+        view = View(tokens[:GAP], GAP, Sampling(), key=0)
+        seconds: list[float] = []
+        try:
+            while len(view.tokens) + behind <= len(tokens) and len(seconds) < 3:
+                drafter.propose([view], [Budget(1, 1)])
+                view.tokens += tokens[len(view.tokens) :][:behind]
+                started = perf_counter()
+                drafter.propose([view], [Budget(1, 1)])
+                seconds.append(perf_counter() - started)
+        finally:
+            drafter.forget(view)
+        took.append(min(seconds))
+    return max(took[1] - took[0], 0.0) / GAP
+
+
+def _prior(counts: Counts, drafts: Sequence[Draft]) -> Prior:
+    """One right draft more and one wrong than were seen: a few dozen prove neither always nor never."""
+    if not drafts:
+        return Prior()
+    accepted = [*counts.accepted_at[:DEPTH], *[0] * (DEPTH - len(counts.accepted_at))]
+    ahead = [len(drafts), *accepted[:-1]]
+    yields = [(got + 1.0) / (asked + 2.0) for got, asked in zip(accepted, ahead, strict=True)]
+    reach = [sum(draft.depth > d for draft in drafts) / len(drafts) for d in range(DEPTH)]
+    return Prior(tuple(yields), tuple(reach))
