@@ -69,10 +69,9 @@ class Engine:
         seconds = Seconds(drafted - started, passed - drafted, ended - passed)
         for sequence in sequences:
             sequence.seconds.add(seconds)
-        rows = [turn.take + len(turn.draft) for turn in turns]
-        for turn, own in zip(turns, rows, strict=True):
-            if turn in decided:
-                turn.sequence.tally(turn.by).seconds.add(seconds.part(own / sum(rows)))
+        rows = sum(turn.rows_taken for turn in turns)
+        for turn in decided:
+            turn.sequence.tally(turn.by).seconds.add(seconds.part(turn.rows_taken / rows))
         self.policy.record(
             Step(
                 turns,

@@ -16,7 +16,7 @@ Plan = Mapping[str, Budget]
 verified. An empty plan decodes plainly."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Turn:
     """One sequence's part of a step.
 
@@ -43,6 +43,11 @@ class Turn:
     def decides(self) -> bool:
         """Whether the pass reaches the last committed token; otherwise it is prefill. Before the commit."""
         return self.take == self.sequence.pending
+
+    @property
+    def rows_taken(self) -> int:
+        """Rows of the pass that are its own."""
+        return self.take + len(self.draft)
 
     def rows(self) -> Rows:
         """The committed tokens taken in as a chain, then the draft below the last of them."""
@@ -82,4 +87,4 @@ class Step:
     @property
     def rows(self) -> int:
         """Rows of the pass."""
-        return sum(turn.take + len(turn.draft) for turn in self.turns)
+        return sum(turn.rows_taken for turn in self.turns)
