@@ -26,6 +26,8 @@ from taslak.engine.turn import Plan, Step, Turn
 
 GAMMA = 8
 """Deepest draft of a drafter that computes."""
+SAMPLED = 4
+"""Of steps in which nobody drafts, every so many-th is looked at."""
 RECENT = 0.06
 """Weight of the last step in a request's own tokens a second."""
 
@@ -71,8 +73,11 @@ class Controller:
 
     def plans(self, sequences: Seq[Sequence], drafters: Mapping[str, Drafter]) -> list[Plan]:
         """See Policy."""
-        step = Decision(self, sequences, drafters)
-        return step.plans()
+        if len(sequences) == 1:
+            own = self.own(sequences[0])
+            if own.quiet > 0:
+                return [own.rest()]
+        return Decision(self, sequences, drafters).plans()
 
     def own(self, sequence: Sequence) -> Own:
         """What is known of a request."""
@@ -94,6 +99,13 @@ class Controller:
             self._learn(turn)
         if not turns or len(step.decided) < len(step.turns) or any(turn.take > 1 for turn in step.turns):
             return  # prompts are taken in: no step that says what decoding costs
+        weight = 1
+        if len(turns) == 1 and not step.drafting:
+            own = self.own(turns[0].sequence)
+            own.unseen += 1
+            if own.unseen < SAMPLED:  # one plain step is like the next
+                return
+            weight, own.unseen = SAMPLED, 0
         costs, count, context = self.costs, len(step.turns), step.context
         modes = [mode_of_sequence(turn.sequence) for turn in step.turns]
         drafted = [turn.by if turn.draft else None for turn in step.turns]
@@ -113,8 +125,8 @@ class Controller:
             known = own.rate or 1.0 / plain
             own.rate = known + RECENT * (emitted / expected - known)
             tally = turn.sequence.tally(turn.by)
-            tally.plain += emitted * plain / count
-            tally.took += took / count
+            tally.plain += weight * emitted * plain / count
+            tally.took += weight * took / count
         if left == 1.0:
             costs.saw_pass(rows, passing, step.passing)
         elif count == 1 and drafted[0] is not None:
@@ -131,6 +143,9 @@ class Controller:
             if turn.draft and name == turn.by:
                 accepted = len(turn.path)
                 self.estimate(own, name).record(turn.draft, budget.depth, accepted, not turn.bonus)
+                own.quiet = 0
+                if accepted:
+                    own.idle.pop(name, None)
                 if name in own.asleep:
                     own.tried(name, accepted > 0)
             elif not budget.shadow and base.method(name).looks_up:
@@ -147,6 +162,8 @@ class Controller:
                 if shadow.draft:
                     self.estimate(own, shadow.name).record(shadow.draft, shadow.allowed, right, False)
                 own.tried(shadow.name, right > 0)
+                if right:
+                    own.idle.pop(shadow.name, None)
 
     def forget(self, sequence: Sequence) -> None:
         """See Policy."""

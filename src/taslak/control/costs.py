@@ -62,12 +62,14 @@ class DraftCost:
     """Of a drafter's draft.
 
     fixed: of any; level: of each level; lag: of each token it has to catch up on
+    hear:  of each pass that it only hears of
     left:  share of the pass that it leaves to do: drafting with the target's own layers is work done before
     """
 
     fixed: float
     level: float
     lag: float = 0.0
+    hear: float = 0.0
     left: float = 1.0
 
     def __call__(self, levels: float) -> float:
@@ -119,6 +121,11 @@ class Costs:
         """Of a drafter that missed so many tokens."""
         cost = self.drafters.get(name)
         return 0.0 if cost is None else self.scale * cost.lag * tokens
+
+    def hear(self, name: str, passes: int) -> float:
+        """Of a drafter that hears of so many passes."""
+        cost = self.drafters.get(name)
+        return 0.0 if cost is None else self.scale * cost.hear * passes
 
     def left(self, names: Sequence[str | None]) -> float:
         """Share of a pass left to do where these drafters drafted, one name a sequence, None for nobody."""

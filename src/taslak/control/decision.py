@@ -17,7 +17,7 @@ from taslak.control.costs import mode_of
 from taslak.control.estimate import DEEPEST, Estimate
 from taslak.core.draft import Draft
 from taslak.drafters import base
-from taslak.drafters.base import Budget, Drafter
+from taslak.drafters.base import NOTHING, Budget, Drafter
 from taslak.engine.sequence import Sequence
 from taslak.engine.turn import Plan
 
@@ -34,6 +34,10 @@ CATCH_UP = 16
 """Steps over which the catching up of a drafter that sat out is reckoned."""
 PROBED = 4
 """Depth of a probe."""
+HEARD = 8
+"""Passes that a drafter which reads them hears of before it is probed."""
+RARELY = 4
+"""A look-up that nothing comes of is asked every so many steps at least."""
 HIGHEST = 0.95
 """Thresholds of confidence stay under this."""
 
@@ -56,6 +60,9 @@ class Own:
     rate:      tokens a second as things go; 0 at first
     asleep:    steps since a drafter last drafted, where it is off
     pause:     steps from one probe of it to the next
+    idle:      drafts in a row that a look-up was asked for and nothing came of
+    quiet:     steps in which nothing is decided, since nothing can have changed
+    unseen:    plain steps since one was looked at
     """
 
     estimates: dict[str, Estimate] = field(default_factory=dict)
@@ -63,6 +70,18 @@ class Own:
     asleep: dict[str, int] = field(default_factory=dict)
     pause: dict[str, int] = field(default_factory=dict)
     shadows: list[Shadow] = field(default_factory=list)
+    idle: dict[str, int] = field(default_factory=dict)
+    quiet: int = 0
+    unseen: int = 0
+
+    def rest(self) -> Plan:
+        """The next of the steps that the last plan stands for: look-ups are not asked in them."""
+        self.quiet -= 1
+        for name in self.asleep:
+            self.asleep[name] += 1
+        for name in self.idle:
+            self.idle[name] += 1
+        return {}
 
     def tried(self, name: str, right: bool) -> None:
         """A drafter that is off was tried: the next time comes sooner, or later (`Decision._due`)."""
@@ -128,9 +147,29 @@ class Decision:
                     # one that has to be verified is asked before all others: else it might never be
                     probe = self._probe(i)
                     (rest if probe.shadow else first)[name] = probe
+                elif self._hears(i, name):
+                    rest[name] = NOTHING
             worth = 0.0 if drafting is None else max(drafting.value, 0.0)
-            found.append({**first, **{name: self._look_up(i, name, worth) for name in lookups}, **rest})
+            looking = {name: self._look_up(i, name, worth) for name in lookups if self._looks(i, name)}
+            found.append({**first, **looking, **rest})
+            self._rest_for_now(i, found[-1], drafting is None, lookups)
         return found
+
+    def _looks(self, i: int, name: str) -> bool:
+        """Whether a look-up is asked."""
+        own = self.owns[i]
+        own.idle[name] = own.idle.get(name, 0) + 1
+        return asked(own.idle[name])
+
+    def _rest_for_now(self, i: int, plan: Plan, off: bool, lookups: Seq[str]) -> None:
+        """Where all that computes is off and hears of nothing, there is nothing to learn or decide before the
+        next look-up, or before somebody hears again."""
+        own = self.owns[i]
+        own.quiet = 0
+        if off and not own.shadows and all(name in lookups for name in plan):
+            steps = min([RARELY, *(own.pause[name] - own.asleep[name] - HEARD for name in own.asleep)])
+            while own.quiet < steps - 1 and not any(asked(own.idle[n] + own.quiet + 1) for n in lookups):
+                own.quiet += 1
 
     def _offer(self, i: int, mains: Seq[str]) -> Offer | None:
         """The best of the drafters that compute, for sequence i."""
@@ -236,12 +275,19 @@ class Decision:
         # what stands in the text was not drawn: it is right as often as it agrees with the text to come
         return Budget(depth, depth) if depth else Budget(PROBED, PROBED, shadow=True)
 
+    def _hears(self, i: int, name: str) -> bool:
+        """Whether a drafter that is off hears of the pass: of the last ones before its probe."""
+        own = self.owns[i]
+        return bool(self.drafters[name].needs.features) and own.asleep[name] + HEARD >= own.pause[name]
+
     def _due(self, i: int, name: str, sleeping: int) -> bool:
         """Whether a drafter that is off is tried in this step: often enough to notice that it would pay by
         now, rarely enough to cost next to nothing, however many are off."""
         own = self.owns[i]
         own.asleep[name] = asleep = own.asleep.get(name, 0) + 1
-        cost = self.costs.draft(name, PROBED) + self.costs.catch_up(name, asleep)
+        cost = (
+            self.costs.draft(name, PROBED) + self.costs.catch_up(name, asleep) + self.costs.hear(name, HEARD)
+        )
         usual = int(sleeping * cost / (PROBE * self.plain)) + 1
         pause = own.pause[name] = min(max(own.pause.get(name, 0), usual), usual * RARER)
         if asleep < pause or self.sequences[i].left <= usual:
@@ -260,3 +306,8 @@ class Decision:
 
 def mode_of_sequence(sequence: Sequence) -> str:
     return mode_of(sequence.request.sampling, sequence.request.verify)
+
+
+def asked(idle: int) -> bool:
+    """Whether a look-up is asked that nothing came of for so many steps: it costs little, and less then."""
+    return idle % min(1 + idle // 8, RARELY) == 0

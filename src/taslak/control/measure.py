@@ -13,7 +13,7 @@ from taslak.control.estimate import Prior
 from taslak.core.counts import Counts
 from taslak.core.draft import Draft
 from taslak.core.sampling import Sampling
-from taslak.drafters.base import Budget, Drafter, View
+from taslak.drafters.base import NOTHING, Budget, Drafter, View
 from taslak.engine.language_model import LanguageModel
 from taslak.engine.sequence import Request
 from taslak.engine.sequence import Sequence as Answering
@@ -64,7 +64,7 @@ def calibrate(model: LanguageModel, passing: PassCost | None = None) -> Calibrat
     """Measure. The model's own policy is not used. passing: of its passes, where that is known."""
     made = Calibration(Costs(passing or _passes(model.target)))
     for sampling in (Sampling(), WARM):
-        _plain(model, made.costs, sampling)
+        made.costs.rest[mode_of(sampling, "coupled")] = RestCost(*2 * (_rest(model, {}, sampling),))
     for name, drafter in model.engine.drafters.items():
         _drafter(model, made, name, drafter)
     return made
@@ -182,11 +182,10 @@ class _Answers:
         return watching.seen
 
 
-def _plain(model: LanguageModel, costs: Costs, sampling: Sampling) -> None:
-    """The rest of plain steps, every drafter listening; what a draft adds comes with each drafter."""
-    seen = _Answers(model, model.engine.drafters, sampling).watch({}, "coupled")
-    rest = median(step.rest for step in seen) if seen else 0.0
-    costs.rest[mode_of(sampling, "coupled")] = RestCost(rest, rest)
+def _rest(model: LanguageModel, drafters: Mapping[str, Drafter], sampling: Sampling) -> float:
+    """Of plain steps that these drafters hear of, what is no pass."""
+    seen = _Answers(model, drafters, sampling).watch(dict.fromkeys(drafters, NOTHING), "coupled")
+    return median(step.rest for step in seen) if seen else 0.0
 
 
 def _drafter(model: LanguageModel, made: Calibration, name: str, drafter: Drafter) -> None:
@@ -213,8 +212,12 @@ def _drafter(model: LanguageModel, made: Calibration, name: str, drafter: Drafte
         mode = mode_of(sampling, model.verify)
         known = made.costs.rest.setdefault(mode, replace(made.costs.rest[mode_of(sampling, "coupled")]))
         known.drafted = max([known.drafted, *([median(rests)] if rests else [])])
+    hear = _rest(model, {name: drafter}, Sampling()) - made.costs.rest[mode_of(Sampling(), "coupled")].plain
     made.costs.drafters[name] = replace(
-        _levels(took), lag=_lag(model, drafter), left=_left(made.costs, drafter, deep)
+        _levels(took),
+        lag=_lag(model, drafter),
+        hear=max(hear, 0.0) if drafter.needs.features else 0.0,
+        left=_left(made.costs, drafter, deep),
     )
     made.priors[name] = _prior(counts, [step.draft for step in deep])
 

@@ -133,7 +133,8 @@ class Drafter(Protocol):
         ...
 
     def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
-        """Told after every pass, also for prefill chunks, empty drafts and other drafters' passes."""
+        """Told after passes, also of prefill chunks, empty drafts and other drafters' passes, but for those
+        that the engine's policy leaves it out of."""
         ...
 
     def lag(self, view: View) -> int:

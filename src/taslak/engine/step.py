@@ -7,7 +7,7 @@ the prompt in front.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import replace
 from time import perf_counter
@@ -47,8 +47,6 @@ class Engine:
         self.target = target
         self.drafters = dict(drafters)
         self.policy = policy
-        needed = (name for drafter in self.drafters.values() for name in drafter.needs.features)
-        self._features = tuple(dict.fromkeys(needed))
         self._remote = target.device.type != "cpu"
         self._complained: set[str] = set()
 
@@ -60,7 +58,7 @@ class Engine:
         context = sum(turn.sequence.cache.length for turn in turns)
         drafting = self._propose(decided)
         drafted = perf_counter()
-        output = self.target.forward([turn.rows() for turn in turns], capture=self._features)
+        output = self.target.forward([turn.rows() for turn in turns], capture=self._features(turns))
         logits = output.logits.cpu() if self._remote else output.logits  # here the pass is waited for
         passed = perf_counter()
         reports = self._decide(turns, logits, output.features)
@@ -83,6 +81,18 @@ class Engine:
             )
         )
 
+    def _features(self, turns: Seq[Turn]) -> tuple[str, ...]:
+        """What drafters read of this pass."""
+        hearing = dict.fromkeys(name for turn in turns for name in self._hearing(turn))
+        needed = (feature for name in hearing for feature in self.drafters[name].needs.features)
+        return tuple(dict.fromkeys(needed))
+
+    def _hearing(self, turn: Turn) -> Iterable[str]:
+        """Who hears of a turn's pass: everybody of the prompt's, then those that its plan names."""
+        if not turn.sequence.request.speculate:
+            return ()
+        return turn.plan if turn.decides and turn.take == 1 else self.drafters
+
     def _turns(self, sequences: Seq[Sequence]) -> list[Turn]:
         """Share the pass: one pending token always goes, prompts take the chunk in order of arrival."""
         room = CHUNK
@@ -90,7 +100,7 @@ class Engine:
         for sequence in sorted(sequences, key=lambda s: s.pending > 1):
             take = min(sequence.pending, room)
             if take:
-                turns.append(Turn(sequence, take))
+                turns.append(Turn(sequence, take, decides=take == sequence.pending))
                 room -= take if sequence.pending > 1 else 0
         return turns
 
@@ -219,14 +229,15 @@ class Engine:
         return path
 
     def _observe(self, turns: Seq[Turn], reports: Seq[Report]) -> None:
-        """Every drafter hears of every pass, whoever drafted for it."""
-        heard = [(t, r) for t, r in zip(turns, reports, strict=True) if t.sequence.request.speculate]
-        if not heard:
-            return
-        for name, drafter in self.drafters.items():
+        """Tell drafters of the pass, whoever drafted for it."""
+        told: dict[str, list[tuple[Turn, Report]]] = {}
+        for turn, report in zip(turns, reports, strict=True):
+            for name in self._hearing(turn):
+                told.setdefault(name, []).append((turn, report))
+        for name, heard in told.items():
             views = [turn.sequence.view_of(name) for turn, _ in heard]
             try:
-                drafter.observe(views, [report for _, report in heard])
+                self.drafters[name].observe(views, [report for _, report in heard])
             except Exception as error:
                 self._complain(name, error)
                 self._reset(name, [turn for turn, _ in heard])

@@ -13,7 +13,8 @@ from taslak.models.target import Rows
 
 Plan = Mapping[str, Budget]
 """Which drafters may draft how much, in the order they are asked: the first draft that is not empty is
-verified. An empty plan decodes plainly."""
+verified. One with a budget of no depth only hears of the pass; one that is not in the plan doesn't even, and
+what it would have read of the pass isn't captured. An empty plan decodes plainly."""
 
 
 @dataclass(slots=True, eq=False)
@@ -21,6 +22,7 @@ class Turn:
     """One sequence's part of a step.
 
     take:    committed tokens run in this pass
+    decides: whether the pass reaches the last committed token; otherwise it is prefill
     plan:    who was allowed to draft
     by:      whose draft is verified; for an empty draft the first that was asked, None where nobody was
     shadows: drafts that were made to be scored against the text to come, and not verified
@@ -31,6 +33,7 @@ class Turn:
 
     sequence: Sequence
     take: int
+    decides: bool
     plan: Plan = field(default_factory=dict)
     by: str | None = None
     draft: Draft = EMPTY
@@ -38,11 +41,6 @@ class Turn:
     spare: tuple[str, Draft] | None = None
     path: list[int] = field(default_factory=list)
     bonus: bool = False
-
-    @property
-    def decides(self) -> bool:
-        """Whether the pass reaches the last committed token; otherwise it is prefill. Before the commit."""
-        return self.take == self.sequence.pending
 
     @property
     def rows_taken(self) -> int:

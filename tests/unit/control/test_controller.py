@@ -199,7 +199,7 @@ def test_steps_that_draft_nothing_are_told_and_taught() -> None:
     got = decode(MODEL, {"draft-model": oracle(truth())}, [request(PROMPT, max_tokens=60)], policy=policy)[0]
     assert got.counts.drafted == 0
     assert got.speedup is not None
-    assert costs.scale < 0.5, "passes of a tiny model take no ten seconds"
+    assert costs.scale < 0.9, "passes of a tiny model take no ten seconds"
 
 
 def test_a_drafter_that_can_not_say_how_far_it_is_behind_loses_no_answer(
