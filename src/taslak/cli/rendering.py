@@ -86,6 +86,7 @@ def figures(answer: Answer) -> str:
             f"acceptance rate {number(counts.acceptance_rate)}",
             f"α {number(counts.alpha)}",
             f"1+α {number(counts.theoretical_speedup)}",
+            *([f"estimated speed-up {number(answer.speedup)}"] if answer.speedup is not None else []),
             f"seconds in draft {seconds.draft:.2f} / pass {seconds.pass_:.2f} / other {seconds.other:.2f}",
             *([f"{answer.dropped} drafts dropped"] if answer.dropped else []),
         ]

@@ -24,7 +24,7 @@ from taslak.models.loading.storage import Progress
 
 log = logging.getLogger(__name__)
 
-VERSION = 3
+VERSION = 5
 _TARGET = ("version", "model", "weights", "runs", "device", "processor", "threads")
 """Of a key, what the passes of the target alone depend on."""
 

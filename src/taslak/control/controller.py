@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from taslak.control.costs import Costs
 from taslak.control.decision import Decision, Own, Shadow, mode_of_sequence
-from taslak.control.estimate import DEEPEST, Estimate, Prior
+from taslak.control.estimate import DEEPEST, Estimate, Prior, drawn
 from taslak.core.draft import ROOT, Draft
 from taslak.drafters import base
 from taslak.drafters.base import Drafter
@@ -37,7 +37,7 @@ class Controller:
     with it. What it learns of the machine goes into `costs`.
 
     costs:      what steps cost
-    priors:     by drafter, what a request starts from
+    priors:     by drafter, what a request starts from, by `drawn(drafter)` where that isn't greedy
     branch, nodes: of trees, as for FixedGamma
     stop_below: never draft below less joint confidence than this
     """
@@ -83,13 +83,14 @@ class Controller:
         """What is known of a request."""
         found = self._own.get(sequence)
         if found is None:
-            found = self._own[sequence] = Own()
+            found = self._own[sequence] = Own(greedy=sequence.request.sampling.greedy)
         return found
 
     def estimate(self, own: Own, name: str) -> Estimate:
         found = own.estimates.get(name)
         if found is None:
-            found = own.estimates[name] = Estimate(self.priors.get(name, Prior()))
+            prior = None if own.greedy else self.priors.get(drawn(name))
+            found = own.estimates[name] = Estimate(prior or self.priors.get(name, Prior()))
         return found
 
     def record(self, step: Step) -> None:

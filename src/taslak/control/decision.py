@@ -31,11 +31,15 @@ PROBE = 0.01
 RARER = 8
 """Probes that keep failing come up to so many times more rarely."""
 CATCH_UP = 16
-"""Steps over which the catching up of a drafter that sat out is reckoned."""
+"""Steps, at least, over which the catching up of a drafter that sat out is reckoned, the prompt's too."""
 PROBED = 4
 """Depth of a probe."""
 HEARD = 8
 """Passes that a drafter which reads them hears of before it is probed."""
+DOUBT = 1.3
+"""So much likelier right than its row is worth a found token must be: of this text little is known yet."""
+RECKONED = 16
+"""Steps from one reckoning of a drafter that is off to the next, if nothing is learnt of it."""
 RARELY = 4
 """A look-up that nothing comes of is asked every so many steps at least."""
 HIGHEST = 0.95
@@ -56,21 +60,27 @@ class Shadow:
 class Own:
     """What is known of one request; nothing of it outlives the request or is seen by another (C35).
 
+    greedy:    whether it draws nothing
     estimates: by drafter
     rate:      tokens a second as things go; 0 at first
     asleep:    steps since a drafter last drafted, where it is off
     pause:     steps from one probe of it to the next
     idle:      drafts in a row that a look-up was asked for and nothing came of
+    used:      drafters that have drafted
+    news:      drafters that are off and of which something was learnt
     quiet:     steps in which nothing is decided, since nothing can have changed
     unseen:    plain steps since one was looked at
     """
 
+    greedy: bool = True
     estimates: dict[str, Estimate] = field(default_factory=dict)
     rate: float = 0.0
     asleep: dict[str, int] = field(default_factory=dict)
     pause: dict[str, int] = field(default_factory=dict)
     shadows: list[Shadow] = field(default_factory=list)
     idle: dict[str, int] = field(default_factory=dict)
+    used: set[str] = field(default_factory=set)
+    news: set[str] = field(default_factory=set)
     quiet: int = 0
     unseen: int = 0
 
@@ -86,6 +96,7 @@ class Own:
     def tried(self, name: str, right: bool) -> None:
         """A drafter that is off was tried: the next time comes sooner, or later (`Decision._due`)."""
         self.pause[name] = 0 if right else 2 * self.pause.get(name, 0)
+        self.news.add(name)
 
 
 class Offer(NamedTuple):
@@ -141,6 +152,7 @@ class Decision:
             if drafting is not None:
                 rest[drafting.name] = self._budget(drafting.name, i, depth)
                 self.owns[i].asleep.pop(drafting.name, None)
+                self.owns[i].used.add(drafting.name)
             sleeping = [name for name in mains if drafting is None or name != drafting.name]
             for name in sleeping:
                 if self._due(i, name, len(sleeping)):
@@ -179,14 +191,17 @@ class Decision:
         if most <= 0:
             return None
         for name in mains:
+            if name in own.asleep and name not in own.news and own.asleep[name] % RECKONED:
+                continue  # nothing was learnt of it, and its worth hardly changes with the pace alone
+            own.news.discard(name)
             estimate = controller.estimate(own, name)
             gains = list(accumulate(estimate.yields(most), mul))
             reach = estimate.reach(most)
             rows = [r * more for r, more in zip(reach, controller.widths, strict=False)]
             overhead = self.rest[i]
-            if name in own.asleep:
+            if name in own.asleep or name not in own.used:
                 lag = self.drafters[name].lag(sequence.view_of(name))
-                overhead += self.costs.catch_up(name, lag) / CATCH_UP
+                overhead += self.costs.catch_up(name, lag) / max(CATCH_UP, sequence.left // 4)
             left = self.costs.left([name])
             fixed = overhead - (1.0 - left) * self.base / self.count
             value, total, added, levels = -math.inf, 0.0, 0.0, 0.0
@@ -261,7 +276,7 @@ class Decision:
         if base.method(name).confident:
             # looking costs nothing: a token found is drafted where it is likelier right than its row is
             # worth, and a draft goes before the other drafter's where it is expected to gain more
-            stop = min(row / estimate.trust, HIGHEST)
+            stop = min(DOUBT * row / estimate.trust, HIGHEST)
             nodes = min(estimate.size, deepest)
             least = (worth + self.rate * self.rest[i] + row * nodes) / estimate.trust if worth else 0.0
             return Budget(deepest, deepest, max(stop, controller.floor), least)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from taslak.core.draft import Draft
 
@@ -27,11 +28,21 @@ class Prior:
 
     yields: [d] P(depth d + 1 accepted | depth d accepted, and the drafter was allowed to go there)
     reach:  [d] P(a draft has depth d + 1 | the drafter was allowed to go there, and drafted)
+    trust:  accepted tokens over those the drafter expected to be
     Past the end the last value goes on.
     """
 
     yields: Sequence[float] = (0.6,)
     reach: Sequence[float] = (1.0,)
+    trust: float = 1.0
+
+    def as_json(self) -> dict[str, Any]:
+        return {"yields": [*self.yields], "reach": [*self.reach], "trust": self.trust}
+
+
+def drawn(drafter: str) -> str:
+    """The name of a drafter's prior where answers are drawn, not greedy."""
+    return f"{drafter}, drawn"
 
 
 @dataclass(slots=True)
@@ -95,10 +106,9 @@ class Estimate:
 
     @property
     def trust(self) -> float:
-        """Accepted tokens over those the drafter expected to be, the sum of its joint confidences; 1 at
-        first."""
+        """Accepted tokens over those the drafter expected to be, the sum of its joint confidences."""
         weight = self._weight
-        return (self._right + weight) / (self._thought + weight)
+        return (self._right + weight * self.prior.trust) / (self._thought + weight)
 
     @property
     def size(self) -> float:

@@ -9,7 +9,7 @@ from time import monotonic, perf_counter
 from typing import Any
 
 from taslak.control.costs import Costs, DraftCost, PassCost, RestCost, mode_of
-from taslak.control.estimate import Prior
+from taslak.control.estimate import Prior, drawn
 from taslak.core.counts import Counts
 from taslak.core.draft import Draft
 from taslak.core.sampling import Sampling
@@ -32,6 +32,8 @@ TOKENS = 32
 WIDE = 9
 """Rows that context is measured with, besides one."""
 GAP = 16
+ROWS_A_LEVEL = 8
+"""Rows that a network beside the model takes in while it drafts a level, thereabouts: it is read once for all."""
 WARM = Sampling(temperature=0.8)
 
 TEXTS = (
@@ -44,14 +46,13 @@ TEXTS = (
 
 @dataclass(slots=True)
 class Calibration:
-    """costs, and by drafter what a request starts from."""
+    """costs, and what a request starts from: by drafter where it is greedy, by `drawn(drafter)` where not."""
 
     costs: Costs
     priors: dict[str, Prior] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        priors = {n: {"yields": [*p.yields], "reach": [*p.reach]} for n, p in self.priors.items()}
-        return {"costs": self.costs.as_json(), "priors": priors}
+        return {"costs": self.costs.as_json(), "priors": {n: p.as_json() for n, p in self.priors.items()}}
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Calibration:
@@ -191,13 +192,13 @@ def _rest(model: LanguageModel, drafters: Mapping[str, Drafter], sampling: Sampl
 def _drafter(model: LanguageModel, made: Calibration, name: str, drafter: Drafter) -> None:
     """Drafts as deep as DEPTH and of one level: the difference is the levels'. What is right of the deep ones
     is what a request starts from."""
-    settings = [Sampling()] if model.verify == "coupled" else [Sampling(), WARM]
     took: dict[int, list[float]] = {}
-    counts = Counts()
     deep: list[_Seen] = []
-    for sampling in settings:
+    for sampling, name_of_prior in ((Sampling(), name), (WARM, drawn(name))):
         rests = []
-        for depth in (1, DEPTH):
+        counts = Counts()
+        drafts: list[Draft] = []
+        for depth in (1, DEPTH) if sampling.greedy else (DEPTH,):
             answers = _Answers(model, {name: drafter}, sampling)
             nodes = depth * (model.branch if depth > 1 else 1)
             nodes = nodes if model.nodes is None else max(min(nodes, model.nodes), depth)
@@ -207,19 +208,21 @@ def _drafter(model: LanguageModel, made: Calibration, name: str, drafter: Drafte
                 took.setdefault(step.draft.depth, []).append(step.drafting)
             rests += [step.rest for step in drafted]
             if depth == DEPTH:
-                counts.add(answers.counts)
+                counts = answers.counts
+                drafts = [step.draft for step in drafted]
                 deep += drafted
+        made.priors[name_of_prior] = _prior(counts, drafts)
         mode = mode_of(sampling, model.verify)
         known = made.costs.rest.setdefault(mode, replace(made.costs.rest[mode_of(sampling, "coupled")]))
         known.drafted = max([known.drafted, *([median(rests)] if rests else [])])
     hear = _rest(model, {name: drafter}, Sampling()) - made.costs.rest[mode_of(Sampling(), "coupled")].plain
+    levels = _levels(took)
     made.costs.drafters[name] = replace(
-        _levels(took),
-        lag=_lag(model, drafter),
+        levels,
+        lag=levels.level / ROWS_A_LEVEL if drafter.needs.features else _lag(model, drafter),
         hear=max(hear, 0.0) if drafter.needs.features else 0.0,
         left=_left(made.costs, drafter, deep),
     )
-    made.priors[name] = _prior(counts, [step.draft for step in deep])
 
 
 def _levels(took: Mapping[int, Sequence[float]]) -> DraftCost:
@@ -268,4 +271,6 @@ def _prior(counts: Counts, drafts: Sequence[Draft]) -> Prior:
     ahead = [len(drafts), *accepted[:-1]]
     yields = [(got + 1.0) / (asked + 2.0) for got, asked in zip(accepted, ahead, strict=True)]
     reach = [sum(draft.depth > d for draft in drafts) / len(drafts) for d in range(DEPTH)]
-    return Prior(tuple(yields), tuple(reach))
+    expected = sum(sum(draft.confidence) for draft in drafts if draft.confidence is not None)
+    trust = (counts.accepted + 1.0) / (expected + 1.0) if expected else 1.0
+    return Prior(tuple(yields), tuple(reach), trust)

@@ -35,7 +35,10 @@ from taslak.models.ops import Share
 from taslak.models.target import Target
 
 _WAITING = 64
-"""Rows that wait for the next draft; more are run at once, so that a prompt's features aren't kept."""
+"""Rows that wait for the next draft; more are run at once."""
+_PROMPT = 128
+"""Of the rows before the first draft, mostly a prompt's, the last so many are run: a feature holds what the
+target knows of all that came before, and running a long prompt would cost more than a draft gains."""
 
 
 @dataclass(slots=True)
@@ -68,6 +71,13 @@ class _State:
         """Cut to these committed tokens; whether the row of the last of them is known."""
         self.cut(shown, len(shown) - 1)
         return self.end == len(shown) - 1 and (bool(self.waiting) or self.tip is not None)
+
+    def trim(self) -> None:
+        """Leave out the oldest rows where none was run yet and more wait than are run."""
+        short = self.rows_waiting - _PROMPT
+        if short > 0 and self.tip is None and self.cache.length == 0:
+            self.waiting = [torch.cat(self.waiting)[short:].clone()]
+            self.base += short
 
     def cut(self, shown: list[int], end: int) -> None:
         """Drop what doesn't belong to these committed tokens, and every row from position `end` on."""
@@ -149,18 +159,22 @@ class Eagle:
             state.tokens = view.tokens[: report.first + usable + 1]
             features = [report.features[name][:usable] for name in self._network.features]
             state.waiting.append(features[0].clone() if len(features) == 1 else torch.cat(features, dim=-1))
-            if state.rows_waiting > _WAITING:
+            if state.tip is None and state.cache.length == 0:
+                if state.rows_waiting > 2 * _PROMPT:
+                    state.trim()
+            elif state.rows_waiting > _WAITING:
                 full.append(state)
         if full:
             self._run_waiting(full)
 
     def lag(self, view: View) -> int:
-        """Rows that wait, and those whose features never came."""
+        """Rows that would be run: those that wait, and those whose features never came."""
         if view.state is None:
-            return len(view.tokens)
+            return min(len(view.tokens), _PROMPT)
         state: _State = view.state
         shared = common_prefix(state.tokens, view.tokens)
-        return len(view.tokens) - min(shared, state.base + state.cache.length + 1)
+        missing = len(view.tokens) - min(shared, state.base + state.cache.length + 1)
+        return missing if state.cache.length else min(missing, _PROMPT)
 
     def forget(self, view: View) -> None:
         if view.state is not None:
@@ -175,6 +189,7 @@ class Eagle:
         tokens: list[int] = []
         shares = []
         for state in states:
+            state.trim()
             n = state.rows_waiting
             first = state.base + state.cache.length
             tokens += state.tokens[first + 1 : first + 1 + n]

@@ -122,7 +122,18 @@ def answer_json(answer: Answer, *, method: str, gamma: int | None, verify: str, 
         "alpha": counts.alpha,
         "tau": counts.tau,
         "theoretical_speedup": counts.theoretical_speedup,
+        "estimated_speedup": answer.speedup,
         "hazards": counts.hazards,
+        "by": {
+            name: {
+                "passes": tally.counts.passes,
+                "drafted": tally.counts.drafted,
+                "accepted": tally.counts.accepted,
+                "acceptance_rate": tally.counts.acceptance_rate,
+                "estimated_speedup": tally.speedup,
+            }
+            for name, tally in answer.by.items()
+        },
         "dropped_drafts": answer.dropped,
         "seconds": {"draft": seconds.draft, "pass": seconds.pass_, "other": seconds.other},
         "method": method,

@@ -14,7 +14,7 @@ from torch import Tensor
 from taslak.models.cache import Block, Pool
 from taslak.models.config import DecoderConfig
 from taslak.models.kernels import Kernels, NativeKernels, TorchKernels
-from taslak.models.layers import EMBEDDED, HEAD, Ends, Layers, Ran, TorchLayers
+from taslak.models.layers import EMBEDDED, HEAD, Ends, Layers, Ran, TorchLayers, weight_name
 from taslak.models.native_ops import NativeLayers
 from taslak.models.ops import Quick, Share
 from taslak.models.reference import Reference
@@ -89,7 +89,9 @@ class Decoder:
                 head = head.first(min(self.vocab_size, head.shape[0]))
             self.ends = Ends(embedding, norm=norm, head=head)
             self._layers = NativeLayers(config, weights, self.ends, self.pool)
-            self.kernels = NativeKernels("int8")
+            inner = weights[weight_name(0, "down")]
+            wide = isinstance(inner, Packed) and inner.kind == "bfloat16"
+            self.kernels = NativeKernels("bfloat16" if wide else "int8")
         else:
             rows = tensors["model.embed_tokens.weight" if config.tied else HEAD][: self.vocab_size]
             ops = Reference(self.device) if exact else Quick(dtype, self.device)

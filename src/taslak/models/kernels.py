@@ -1,8 +1,8 @@
-"""How a small network beside a model computes: in the model's own kernels, its weights packed as int8 there.
+"""How a small network beside a model computes: in the model's own kernels, its weights packed as the model's.
 
 `TorchKernels` and `NativeKernels`, both of `Kernels`.
 
-Always the quick path, in narrow weights: what a head computes can cost acceptance, never a bit of the text.
+Always the quick path: what a head computes can cost acceptance, never a bit of the text.
 """
 
 from __future__ import annotations

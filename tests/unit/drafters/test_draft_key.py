@@ -24,8 +24,8 @@ def drawn(shown: View, key: int, depth: int) -> list[int]:
 
 
 def share_of_zeros(fresh: bool) -> float:
-    """A draft of two tokens, the first rejected; the second, which nobody looked at, says whether the next step
-    drafts at all. How often the next step's token is 0: half the time, if all is right."""
+    """A draft of two tokens, the first rejected; the second, which nobody looked at, says whether the next
+    step drafts at all. How often the next step's token is 0: half the time, if all is right."""
     zeros = 0
     for seed in range(RUNS):
         first = view(seed, [0])
