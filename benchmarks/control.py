@@ -24,13 +24,14 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from harness import RESULTS, finish, machine, requirement
+from harness import RESULTS, finish, machine, requirement, versions
 
 import taslak
 from taslak.bench.prompts import BenchPrompt, as_text, suite
 from taslak.control.advise import advise
 from taslak.control.calibrate import Calibration, calibrated
 from taslak.control.controller import Controller
+from taslak.control.recorder import Recorder
 from taslak.core.draft import Draft
 from taslak.drafters.base import Budget, Needs, Report, View
 from taslak.engine import LanguageModel
@@ -38,14 +39,15 @@ from taslak.engine.policy import FixedGamma, Policy
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Request
 from taslak.engine.step import Engine
+from taslak.engine.turn import Step
 from taslak.loading import whatever_there_is
 
 LOG = RESULTS / "control.runs.jsonl"
 TEMPERATURES = (0.0, 0.7, 1.0)
 DEEPEST = 12
 PLAIN, ADAPTIVE = "plain", "adaptive"
-DEFAULT, PAIR = "smollm2-135m-instruct", "qwen2.5-1.5b-instruct"
-PAIR_DRAFT = "qwen2.5-0.5b-instruct"
+DEFAULT, PAIR = "smollm2-135m-instruct", "qwen2.5-coder-1.5b-instruct"
+PAIR_DRAFT = "qwen2.5-coder-0.5b-instruct"
 PAIR_TASKS = ("code-edit", "mathematics")
 """The larger model takes too long for all."""
 RESAMPLES = 2000
@@ -64,7 +66,7 @@ class Sweep:
 
 
 class Wrong:
-    """Drafts the least likely thing it can name: the last token over and over, which text hardly does."""
+    """Drafts ids one after the other, which no text does."""
 
     needs = Needs()
     watch = None
@@ -138,7 +140,7 @@ def by_task(each: int) -> dict[str, list[BenchPrompt]]:
 
 def grid(sweep: Sweep) -> list[dict[str, Any]]:
     """One row a model, task, temperature, prompt and repeat: seconds and tokens by way."""
-    made_with = json.loads(json.dumps({**sweep.__dict__, "version": 1}))
+    made_with = json.loads(json.dumps({**sweep.__dict__, "version": 2, **versions()}))
     done = {
         (r["task"], r["temperature"], r["prompt"], r["repeat"]): r
         for r in kept()
@@ -166,15 +168,17 @@ def grid(sweep: Sweep) -> list[dict[str, Any]]:
     return rows
 
 
-def ways(known: Calibration, sweep: Sweep) -> Iterator[tuple[str, Policy | None]]:
+def ways(known: Calibration, sweep: Sweep, stop_below: float) -> Iterator[tuple[str, Policy | None]]:
     yield PLAIN, None
     for gamma in sweep.depths:
         yield str(gamma), FixedGamma(gamma)
+        if stop_below:  # as a user's --gamma drafts with a head that knows where to stop
+            yield f"{gamma}, {stop_below:g}", FixedGamma(gamma, stop_below=stop_below)
     yield ADAPTIVE, control(known)
 
 
 def warm(model: LanguageModel, known: Calibration, prompt: BenchPrompt, sweep: Sweep) -> None:
-    for _, policy in ways(known, sweep):
+    for _, policy in ways(known, sweep, model.stop_below):
         answer(model, policy, requests(model, [prompt], 0.0, 16)[0])
 
 
@@ -189,8 +193,8 @@ def turn(
     (request,) = requests(model, [prompt], temperature, sweep.tokens)
     found: dict[str, Any] = {}
     texts = {}
-    order = list(ways(known, sweep))
-    for name, policy in order if repeat % 2 == 0 else order[::-1]:
+    order = list(ways(known, sweep, model.stop_below))
+    for name, policy in order if repeat // 2 % 2 == 0 else order[::-1]:
         made, took = answer(model, policy, request)
         found[name] = {"seconds": took, "tokens": len(made.ids), "alpha": made.counts.alpha}
         texts[name] = made.ids
@@ -254,7 +258,7 @@ def interval(
 def judged(
     rows: list[dict[str, Any]], sweep: Sweep
 ) -> tuple[list[list[Any]], list[dict[str, Any]], dict[str, Any]]:
-    depths = [PLAIN, *map(str, sweep.depths)]
+    depths = [way for way in rows[0]["answers"] if way != ADAPTIVE]
     cells = defaultdict(list)
     for row in rows:
         cells[row["task"], row["temperature"]].append(row)
@@ -384,7 +388,7 @@ def advised(tokens: int) -> list[dict[str, Any]]:
 def deciding(tokens: int) -> dict[str, float]:
     """Seconds of a step that the controller takes, under a profiler that times only its entries."""
     model, known = load(DEFAULT, everything=True)
-    spent = {"plans": 0.0, "record": 0.0}
+    spent = dict.fromkeys(("plans", "record", "statistics", "step", "steps"), 0.0)
 
     class Timed(Controller):
         def plans(self, *given: Any) -> Any:
@@ -394,19 +398,31 @@ def deciding(tokens: int) -> dict[str, float]:
             finally:
                 spent["plans"] += time.perf_counter() - started
 
-        def record(self, *given: Any) -> None:
+        def record(self, step: Step) -> None:
             started = time.perf_counter()
-            super().record(*given)
-            spent["record"] += time.perf_counter() - started
+            super().record(step)
+            own = time.perf_counter() - started
+            if all(turn.take == 1 for turn in step.turns):
+                spent["record"] += own
+                spent["steps"] += 1
+                spent["step"] += step.passing + step.other + sum(step.drafting.values()) + own
 
     own = deepcopy(known)
     policy = Timed(own.costs, own.priors)
-    steps, seconds = 0, 0.0
+    kept = []
+    recorder = Recorder(model, [kept.append])
     for prompts in by_task(1).values():
-        made, _ = answer(model, policy, requests(model, prompts, 0.0, tokens)[0])
-        steps += made.counts.passes
-        seconds += made.seconds.total
-    return {"step": seconds / steps, **{name: each / steps for name, each in spent.items()}}
+        (request,) = requests(model, prompts, 0.0, tokens)
+        answer(model, policy, request)  # a warm-up
+        spent |= dict.fromkeys(spent, 0.0)
+    for prompts in by_task(1).values():
+        (request,) = requests(model, prompts, 0.0, tokens)
+        made, _ = answer(model, policy, request)
+        started = time.perf_counter()
+        recorder(request, made)
+        spent["statistics"] += time.perf_counter() - started
+    steps = spent.pop("steps")
+    return {name: each / steps for name, each in spent.items()}
 
 
 def main() -> None:
@@ -434,14 +450,14 @@ def main() -> None:
     wanted = {given.only} if given.only else {"grid", "floor", "advise", "cost"}
     if "cost" in wanted:
         raw["deciding"] = cost = deciding(given.tokens)
-        share = (cost["plans"] + cost["record"]) / cost["step"]
+        share = (cost["plans"] + cost["record"] + cost["statistics"]) / cost["step"]
         asked.append(
             requirement(
                 "share of a step that the controller and its statistics take", "< 0.02", share, share < 0.02
             )
         )
     if "floor" in wanted:
-        raw["floor"] = floor(given.tokens, given.repeats)
+        raw["floor"] = floor(given.tokens, max(given.repeats, 3))
         for name, ratios in raw["floor"].items():
             middle = statistics.median(ratios)
             asked.append(requirement(f"over plain: {name}", "≥ 0.97", middle, middle >= 0.97))

@@ -56,6 +56,30 @@ def test_bench_writes_results_tables_and_spec_benchs_answers(
     ]
 
 
+def test_bench_runs_with_few_prompts_and_no_word_about_batches(
+    taslak: Taslak, model: str, prompts: Path, tmp_path: Path
+) -> None:
+    """What is not asked for is fitted to the prompts there are."""
+    asked = ("bench", "--model", model, "--prompts", str(prompts), "--out", str(tmp_path / "out"))
+    short = (
+        "--methods",
+        "suffix",
+        "--gamma",
+        "2",
+        "--temperature",
+        "0",
+        "--context",
+        "0",
+        "--max-tokens",
+        "4",
+    )
+    done = taslak(*asked, *short, "--repeats", "1", "--each", "2", "--no-report", "--threads", "1")
+    assert done.code == 0, done.err
+    refused = taslak(*asked, *short, "--batch", "8", "--no-report")
+    assert refused.code == 2
+    assert "name narrower ones with --batch" in refused.err
+
+
 def test_bench_tells_mistakes_before_it_loads_anything(taslak: Taslak, tmp_path: Path) -> None:
     for options, message in (
         (["--gamma", "2,x"], "--gamma is '2,x'; expected numbers with commas between them"),

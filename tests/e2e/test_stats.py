@@ -185,7 +185,7 @@ def test_mistakes_are_one_line(
     monkeypatch.setattr(
         "importlib.util.find_spec", lambda name: None if name == "matplotlib" else find_spec(name)
     )
-    mistake(call("--plot", "a.png"), 'pip install "taslak[train]"')
+    mistake(call("--plot", "a.png"), "the extra `train`")
 
 
 def test_a_file_that_is_no_history_stays_what_it_is(call: Stats, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import mean, median
+from statistics import mean
 from typing import TypeVar
 
 from taslak.bench.grid import PLAINLY, Setting, Way
@@ -214,6 +214,8 @@ def _cases(measurements: Iterable[Measurement]) -> list[Case]:
         if way == PLAINLY or plain is None:
             continue
         tasks = {answer.task for answer in rounds[0].answers}
+        # τ and wall clock of one claim come from one call: the middle one
+        middle, plainly = _middle(rounds), _middle(plain)
         found.append(
             Case(
                 way=way,
@@ -221,25 +223,31 @@ def _cases(measurements: Iterable[Measurement]) -> list[Case]:
                 series=series,
                 prompts=prompts,
                 task=tasks.pop() if len(tasks) == 1 else MIXED,
-                tokens=rounds[0].tokens,
-                later=_later(rounds[0]),
-                seconds=median(made.seconds for made in rounds),
-                after=median(made.seconds - made.first for made in rounds),
-                draft=median(made.draft for made in rounds),
-                passing=median(made.passing for made in rounds),
-                other=median(made.other for made in rounds),
-                counts=rounds[0].counts,
+                tokens=middle.tokens,
+                later=_later(middle),
+                seconds=middle.seconds,
+                after=middle.seconds - middle.first,
+                draft=middle.draft,
+                passing=middle.passing,
+                other=middle.other,
+                counts=middle.counts,
                 identical=tuple(
                     None if None in each else all(each)
                     for each in zip(*([a.identical for a in made.answers] for made in rounds), strict=True)
                 ),
-                plain_tokens=plain[0].tokens,
-                plain_later=_later(plain[0]),
-                plain_seconds=median(made.seconds for made in plain),
-                plain_after=median(made.seconds - made.first for made in plain),
+                plain_tokens=plainly.tokens,
+                plain_later=_later(plainly),
+                plain_seconds=plainly.seconds,
+                plain_after=plainly.seconds - plainly.first,
             )
         )
     return found
+
+
+def _middle(rounds: Sequence[Measurement]) -> Measurement:
+    """The median by seconds a token; of an even number the faster of both."""
+    ordered = sorted(rounds, key=lambda made: made.seconds / max(made.tokens, 1))
+    return ordered[(len(ordered) - 1) // 2]
 
 
 def _later(made: Measurement) -> int:

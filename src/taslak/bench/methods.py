@@ -40,6 +40,7 @@ class Models:
     drafts: Mapping[str, Pretrained] = field(default_factory=dict)
     heads: Mapping[str, Head] = field(default_factory=dict)
     verify: str = "coupled"
+    exact: bool = False
     _made: dict[str, LanguageModel] = field(default_factory=dict)
     _controlled: dict[str, Policy] = field(default_factory=dict)
 
@@ -89,7 +90,7 @@ class Models:
     def _parts(self, method: str) -> tuple[tuple[str, ...], Pretrained | None]:
         """Its drafters, in the order they are asked, and its draft model."""
         name, _, wanted = method.partition(":")
-        names = self._whatever_there_is() if name == AUTO else tuple(name.split("+"))
+        names = self._whatever_there_is() if name == AUTO else base.drafters_of(name)
         if not any(base.method(each).needs_draft for each in names):
             return names, None
         if wanted and wanted not in self.drafts:
@@ -150,7 +151,7 @@ def load(
         draft = load_pretrained(name, dtype=draft_dtype or dtype, share=share, taken=taken, **common)
         target.tokenizer.require_same_as(draft.tokenizer)
         loaded[name] = draft
-    return Models(target, loaded, heads, verify)
+    return Models(target, loaded, heads, verify, exact)
 
 
 def check_names(methods: Sequence[str]) -> None:
@@ -158,9 +159,10 @@ def check_names(methods: Sequence[str]) -> None:
     for method in methods:
         if method == PLAIN:
             raise OptionError("plain decoding is what all methods are compared with; leave it out")
-        for name in method.partition(":")[0].split("+"):
-            if name != AUTO:
-                base.method(name)
+        name, named, draft = method.partition(":")
+        names = () if name == AUTO else base.drafters_of(name)
+        if named and not any(base.method(each).needs_draft for each in names):
+            raise OptionError(f"method {name} drafts with no model, and {draft!r} is named; leave it out")
 
 
 def fingerprint(head: Head) -> str:

@@ -99,6 +99,12 @@ QUICK = Plan(
 """Under three minutes for the default model on two cores."""
 
 
+def fitted(plan: Plan, given: Sequence[BenchPrompt]) -> Plan:
+    """Without the batches that there are too few prompts for: for a plan whose batches nobody asked for."""
+    count = len(plan.prompts(given)[0])
+    return replace(plan, batches=tuple(size for size in plan.batches if size <= count) or (1,))
+
+
 def check(plan: Plan, given: Sequence[BenchPrompt]) -> None:
     """Raise OptionError for what can't be run, before any model is loaded."""
     units(plan.grid(plan.methods or _EXAMPLE), *plan.prompts(given))
@@ -174,7 +180,10 @@ def _depends(models: Models) -> dict[str, Any]:
         "dtype": models.target.dtype,
         "computed by": models.target.path,
         "verification": models.verify,
-        "draft models": list(models.drafts),
+        "draft models": [f"{name} {draft.dtype} {draft.path}" for name, draft in models.drafts.items()],
+        "exact": models.exact,
+        "device": str(models.target.decoder.device),
+        "processor": _processor(),
         "heads": [f"{kind} {fingerprint(head)}" for kind, head in models.heads.items()],
         "threads": native.threads() if native.available() else torch.get_num_threads(),
         "versions": {name: version(name) for name in ("taslak", "torch")},

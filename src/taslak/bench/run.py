@@ -39,13 +39,16 @@ def units(grid: Grid, prompts: Sequence[BenchPrompt], few: Sequence[BenchPrompt]
     """
     widest = max(grid.batches)
     if len(prompts) < widest:
-        raise OptionError(f"a batch of {widest} needs as many prompts, and there are {len(prompts)}")
+        raise OptionError(
+            f"a batch of {widest} needs as many prompts, and there are {len(prompts)}; name narrower ones "
+            "with --batch, or more prompts with --each"
+        )
     more = [*few, *(prompt for prompt in prompts if prompt not in few)][: max(len(few), widest)]
     found = []
     for series, cells in enumerate(grid.rounds()):
         given = prompts if cells.everywhere else few
         size = cells.setting.batch
-        if size != grid.base.batch and not cells.everywhere:
+        if not cells.everywhere and (size != grid.base.batch or len(few) < size):
             given = more[: len(more) // widest * widest]
         for start in range(0, len(given) - size + 1, size):
             found.append(Unit(series, cells.setting, cells.ways, tuple(given[start : start + size])))

@@ -19,6 +19,7 @@ from taslak.cli.options import (
     Dtype,
     Exact,
     Threads,
+    check_price,
     use_threads,
 )
 
@@ -55,6 +56,7 @@ def advise(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Try every method there is on some prompts, and say which to use, how deep, and what to expect of it."""
+    check_price(price_per_hour)
     use_threads(threads)
     with rendering.ProgressBar() as fetching:
         from taslak.bench.prompts import as_text, read, suite
@@ -93,7 +95,7 @@ def advise(
     with rendering.WorkBar() as bar:
         found = tried(language_model, calibrated(language_model), requests, seconds=seconds, progress=bar)
     if as_json:
-        print(json.dumps(found.as_json(), ensure_ascii=False))
+        print(json.dumps(found.as_json(price_per_hour), ensure_ascii=False))
     else:
         _print(found, price_per_hour)
 

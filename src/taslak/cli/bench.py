@@ -207,6 +207,13 @@ def bench(
         }
         plan = replace(plan, **{name: value for name, value in given.items() if value is not None})
         plan = replace(plan, cross=cross, why=plan.why or why, tasks=tuple(task or ()))
+        if batch is None:
+            plan = pipeline.fitted(plan, chosen)
+        if spec_bench is not None and (plan.batches[0] != 1 or not spec_bench.absolute().parent.is_dir()):
+            raise OptionError(
+                f"--spec-bench {spec_bench} needs a folder that is there, and --batch to begin with 1: its "
+                "answers are of one prompt at a time"
+            )
         pipeline.check(plan, chosen)
         models = ways.load(
             model,

@@ -46,7 +46,8 @@ def _costs() -> None:
 
     for key, known in remembered():
         costs = known.costs
-        print(f"\n{key['model']}, {key['weights'][0]}, {key['threads'][0] or key['threads'][1]} threads:")
+        threads = key["threads"][0] or key["threads"][1]
+        print(f"\n{key['model']}, {key['weights'][0]}, {key['method']}, {threads} threads:")
         ahead = ", ".join(f"{rows} rows {costs.pass_(rows) / costs.pass_(1):.2f}" for rows in (2, 5, 9, 17))
         far = costs.pass_(1, 4096) / costs.pass_(1)
         print(

@@ -127,6 +127,26 @@ ExitLayer = Annotated[
     ),
 ]
 
+FixedGamma = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Drafted depth of every pass, 1 to 16. Default: the head's own, else 5.",
+        rich_help_panel=DRAFTING,
+    ),
+]
+"""Of a command that always drafts as deep."""
+
+FixedStopBelow = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        help="End a draft where the drafter's joint confidence falls under this; same text. Default: the "
+        "head's own, else 0.",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
 StopBelow = Annotated[
     float | None,
     typer.Option(
@@ -145,6 +165,14 @@ Lookup = Annotated[
         rich_help_panel=DRAFTING,
     ),
 ]
+
+
+def check_price(per_hour: float | None) -> None:
+    """Raise OptionError for what is no price."""
+    if per_hour is not None and not 0.0 <= per_hour < float("inf"):
+        from taslak.errors import OptionError
+
+        raise OptionError(f"--price-per-hour is {per_hour}; expected a price from 0 up")
 
 
 def use_threads(count: int | None) -> None:

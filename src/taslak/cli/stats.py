@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from taslak.cli import rendering
+from taslak.cli.options import check_price
 from taslak.cli.rendering import number
 
 if TYPE_CHECKING:
@@ -199,8 +199,7 @@ def _check(price_per_hour: float | None, plot: Path | None, history: Path | None
 
     from taslak.errors import OptionError
 
-    if price_per_hour is not None and not 0.0 <= price_per_hour < math.inf:
-        raise OptionError(f"--price-per-hour is {price_per_hour}; expected a price from 0 up")
+    check_price(price_per_hour)
     if plot is not None:
         if plot.suffix.lower() not in PLOTS:
             raise OptionError(f"--plot is {plot}; expected a file that ends in {' or '.join(PLOTS)}")
@@ -208,7 +207,7 @@ def _check(price_per_hour: float | None, plot: Path | None, history: Path | None
             raise OptionError(f"--plot is {plot}, but there is no folder {plot.parent}")
         if find_spec("matplotlib") is None:
             raise OptionError(
-                '--plot needs matplotlib: pip install "taslak[train]" brings it, or leave --plot out'
+                "--plot needs matplotlib, which the extra `train` brings (README); or leave --plot out"
             )
     if history is not None:  # a slip of the hand must not have a file renamed as a damaged history
         if not history.is_file():
@@ -226,7 +225,7 @@ def _since(text: str) -> float:
     from taslak.errors import OptionError
 
     amount, unit = text[:-1], text[-1:]
-    if unit in UNITS and amount.replace(".", "", 1).isdigit():
+    if unit in UNITS and amount.replace(".", "", 1).isdecimal():
         return time.time() - float(amount) * UNITS[unit]
     try:
         when = datetime.fromisoformat(text)

@@ -21,6 +21,7 @@ from taslak.control.theory import best_gamma, predicted_speedup
 from taslak.core.counts import Counts
 from taslak.drafters import base
 from taslak.engine.language_model import LanguageModel
+from taslak.engine.policy import FixedGamma, Policy
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import PLAIN, Request
 from taslak.engine.step import Engine
@@ -69,13 +70,19 @@ class Advice:
 
     @property
     def best(self) -> Candidate | None:
-        """The method to use; None = don't speculate: none is faster beyond doubt."""
+        """The method to use; None = don't speculate: none is faster beyond doubt, as far as so many prompts
+        can tell."""
         best = self.candidates[0]
-        return best if best.low > 1.0 else None
+        return best if self.prompts >= LEAST and best.low > 1.0 else None
 
-    def as_json(self) -> dict[str, Any]:
-        best = self.best
-        return {**asdict(self), "best": None if best is None else best.method}
+    def as_json(self, per_hour: float | None = None) -> dict[str, Any]:
+        """per_hour: price of the machine; adds what a million tokens cost."""
+        found = {**asdict(self), "best": None if self.best is None else self.best.method}
+        if per_hour is not None:
+            found["plain_cost"] = price(self.plain_tokens_per_second, per_hour)
+            for candidate in found["candidates"]:
+                candidate["cost"] = price(candidate["tokens_per_second"], per_hour)
+        return found
 
 
 def price(tokens_per_second: float, per_hour: float) -> float:
@@ -142,7 +149,8 @@ def _ways(model: LanguageModel, calibration: Calibration) -> dict[str, _Way]:
     ways = {}
     for names in [(), *sets]:
         own = deepcopy(calibration)
-        policy = Controller(own.costs, own.priors, branch=model.branch, nodes=model.nodes)
+        control = Controller(own.costs, own.priors, branch=model.branch, nodes=model.nodes)
+        policy: Policy = control if names else FixedGamma(1)
         engine = Engine(model.target, {name: drafters[name] for name in names}, policy)
         ways["+".join(names) or PLAIN] = _Way(engine, names)
     return ways
@@ -195,6 +203,8 @@ def _depth(calibration: Calibration, way: _Way, mode: str, context: int) -> int:
     counts = way.by.get(name, Counts())
     offered = [counts.passes, *counts.accepted_at]
     reach = [o / max(before, 1) for o, before in zip(counts.offered_at, offered, strict=False)]
+    if not base.method(name).looks_up:  # how deep the controller let it go is not how deep it would
+        reach = []
     left = costs.left([name])
     speedups = [
         predicted_speedup(

@@ -60,7 +60,8 @@ def remembered() -> list[tuple[dict[str, Any], Calibration]]:
     for file in sorted(_home().glob("*.json")):
         known = storage.read_json(file)
         try:
-            found.append((dict(known["key"]), Calibration.from_json(known)))
+            if known["key"]["version"] == VERSION:
+                found.append((dict(known["key"]), Calibration.from_json(known)))
         except (AttributeError, KeyError, TypeError, ValueError):
             continue  # `calibrated` says so when it is wanted
     return found

@@ -58,7 +58,7 @@ class Shadow:
 
 @dataclass(slots=True)
 class Own:
-    """What is known of one request; nothing of it outlives the request or is seen by another (C35).
+    """What is known of one request; nothing of it outlives the request or is seen by another.
 
     greedy:    whether it draws nothing
     estimates: by drafter

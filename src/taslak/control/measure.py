@@ -33,7 +33,7 @@ WIDE = 9
 """Rows that context is measured with, besides one."""
 GAP = 16
 ROWS_A_LEVEL = 8
-"""Rows that a network beside the model takes in while it drafts a level, thereabouts: it is read once for all."""
+"""Rows that a network beside the model takes in while it drafts a level, thereabouts."""
 WARM = Sampling(temperature=0.8)
 
 TEXTS = (
@@ -215,12 +215,15 @@ def _drafter(model: LanguageModel, made: Calibration, name: str, drafter: Drafte
         mode = mode_of(sampling, model.verify)
         known = made.costs.rest.setdefault(mode, replace(made.costs.rest[mode_of(sampling, "coupled")]))
         known.drafted = max([known.drafted, *([median(rests)] if rests else [])])
-    hear = _rest(model, {name: drafter}, Sampling()) - made.costs.rest[mode_of(Sampling(), "coupled")].plain
+    hear = 0.0
+    if drafter.needs.features:
+        plain = made.costs.rest[mode_of(Sampling(), "coupled")].plain
+        hear = max(_rest(model, {name: drafter}, Sampling()) - plain, 0.0)
     levels = _levels(took)
     made.costs.drafters[name] = replace(
         levels,
         lag=levels.level / ROWS_A_LEVEL if drafter.needs.features else _lag(model, drafter),
-        hear=max(hear, 0.0) if drafter.needs.features else 0.0,
+        hear=hear,
         left=_left(made.costs, drafter, deep),
     )
 

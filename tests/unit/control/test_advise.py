@@ -101,6 +101,22 @@ def test_time_is_kept_but_a_few_prompts_are_always_tried() -> None:
     assert told == [(0, 2), (1, 2)]
 
 
+@pytest.mark.usefixtures("steps_as_clock")
+def test_one_prompt_proves_nothing() -> None:
+    found = advise(model(oracle(texts())), known(), REQUESTS[:1], seconds=1e9)
+    assert found.candidates[0].speedup > 3
+    assert found.best is None
+
+
+@pytest.mark.usefixtures("steps_as_clock")
+def test_the_price_is_in_the_json() -> None:
+    found = advise(model(oracle(texts())), known(), REQUESTS[:4], seconds=1e9)
+    priced = found.as_json(per_hour=3.6)
+    assert priced["plain_cost"] == pytest.approx(1000.0)
+    assert priced["candidates"][0]["cost"] == pytest.approx(1000.0 / found.candidates[0].speedup)
+    assert "plain_cost" not in found.as_json()
+
+
 def test_nothing_to_try_is_said() -> None:
     with pytest.raises(OptionError, match="no prompt to try"):
         advise(model(oracle(texts())), known(), [])
