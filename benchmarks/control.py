@@ -1,11 +1,12 @@
 """The controller against every fixed depth, and against plain decoding where nothing can be gained.
 
-    python benchmarks/control.py [--pair] [--tokens 96] [--repeats 4] [--fresh] [--only PART]
+    python benchmarks/control.py [--pair] [--tokens 96] [--prompts 2] [--repeats 4] [--only PART]
 
-Tasks are taslak's own suite, temperatures 0, 0.7 and 1.0. The same drafters answer each prompt with every
-fixed γ from 0 (plain) to 12 and under the controller, in turns, the order reversed every other repeat. The
-best fixed γ of a cell is chosen on one half of the repeats and compared on the other, both ways round. Speed
-is that of the whole call, prefill included. Answers are kept as they come; a run that was stopped goes on.
+Tasks are taslak's own suite, temperatures 0, 0.7 and 1.0. The same drafters answer each prompt with fixed γ from
+0 (plain) to 12, both always drafting γ tokens and ending where the head is unsure, and under the controller. All
+in turns, the order reversed in every other pair of repeats. The best fixed γ of a cell is chosen on one half of
+the repeats and compared on the other, both ways round. Speed is that of the whole call, prefill included. Answers
+are kept as they come; a run that was stopped goes on.
 
 `--pair`: Qwen's 1.5B model with its 0.5B one (int8) besides the default model with its heads.
 """
@@ -44,7 +45,7 @@ from taslak.loading import whatever_there_is
 
 LOG = RESULTS / "control.runs.jsonl"
 TEMPERATURES = (0.0, 0.7, 1.0)
-DEEPEST = 12
+DEPTHS = (1, 2, 3, 4, 6, 8, 12)
 PLAIN, ADAPTIVE = "plain", "adaptive"
 DEFAULT, PAIR = "smollm2-135m-instruct", "qwen2.5-coder-1.5b-instruct"
 PAIR_DRAFT = "qwen2.5-coder-0.5b-instruct"
@@ -441,9 +442,9 @@ def main() -> None:
     if given.fresh:
         LOG.unlink(missing_ok=True)
     here = machine()
-    sweeps = [Sweep(DEFAULT, tuple(range(1, DEEPEST + 1)), given.prompts, given.tokens, given.repeats)]
+    sweeps = [Sweep(DEFAULT, DEPTHS, given.prompts, given.tokens, given.repeats)]
     if given.pair:
-        sweeps.append(Sweep(PAIR, (1, 2, 3, 4, 6, 8, 12), 1, 40, 2, PAIR_TASKS))
+        sweeps.append(Sweep(PAIR, DEPTHS, 1, 40, 2, PAIR_TASKS))
     table: list[list[Any]] = []
     asked: list[dict[str, Any]] = []
     raw: dict[str, Any] = {}

@@ -73,7 +73,7 @@ def test_bench_runs_with_few_prompts_and_no_word_about_batches(
         "--max-tokens",
         "4",
     )
-    done = taslak(*asked, *short, "--repeats", "1", "--each", "2", "--no-report", "--threads", "1")
+    done = taslak(*asked, *short, "--repeats", "1", "--max-tokens", "4", "--each", "2", "--no-report")
     assert done.code == 0, done.err
     refused = taslak(*asked, *short, "--batch", "8", "--no-report")
     assert refused.code == 2
