@@ -2,11 +2,11 @@
 
     python benchmarks/control.py [--pair] [--tokens 96] [--prompts 2] [--repeats 4] [--only PART]
 
-Tasks are taslak's own suite, temperatures 0, 0.7 and 1.0. The same drafters answer each prompt with fixed γ from
-0 (plain) to 12, both always drafting γ tokens and ending where the head is unsure, and under the controller. All
-in turns, the order reversed in every other pair of repeats. The best fixed γ of a cell is chosen on one half of
-the repeats and compared on the other, both ways round. Speed is that of the whole call, prefill included. Answers
-are kept as they come; a run that was stopped goes on.
+Tasks are taslak's own suite, temperatures 0, 0.7 and 1.0. The same drafters answer each prompt with fixed γ
+from 0 (plain) to 12, both always drafting γ tokens and ending where the head is unsure, and under the
+controller. All in turns, the order reversed in every other pair of repeats. The best fixed γ of a cell is
+chosen on one half of the repeats and compared on the other, both ways round. Speed is that of the whole call,
+prefill included. Answers are kept as they come; a run that was stopped goes on.
 
 `--pair`: Qwen's 1.5B model with its 0.5B one (int8) besides the default model with its heads.
 """

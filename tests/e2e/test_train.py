@@ -53,7 +53,7 @@ def test_train_and_decode(taslak: Taslak, model: str, prompts: Path, tmp_path: P
         "generate", "Hi", "--model", model, "--draft", out, "--dtype", "float32", "--compare", "--json"
     )
     assert found.code == 0, found.err
-    assert json.loads(found.out)["speculative"]["method"] == "medusa"
+    assert json.loads(found.out)["speculative"]["method"] == "suffix+medusa"
     assert json.loads(found.out)["identical"] is True
 
 

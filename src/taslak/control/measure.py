@@ -73,10 +73,10 @@ def calibrate(model: LanguageModel, passing: PassCost | None = None) -> Calibrat
 
 def _passes(target: Target) -> PassCost:
     """Rows next to no context, then two widths far in: how much context adds."""
-    rows = [count for count in ROWS if count <= target.context]
-    far = max(min(FAR, target.context - max(rows)), 0)
-    cache = target.allocate(far + max(rows))
+    far = max(min(FAR, target.context - max(ROWS)), 0)
+    cache = target.allocate(far + max(ROWS))
     try:
+        rows = [count for count in _widths(min(_timed(target, cache, (1,)))) if count <= target.context]
         near = _timed(target, cache, rows)
         # what stands in the cache makes no difference to the time: positions are skipped, not computed
         cache.add(range(-1, far - 1))
@@ -94,12 +94,19 @@ def _passes(target: Target) -> PassCost:
     return PassCost(rows, seconds, max(one - attended, 0.0), attended)
 
 
+def _widths(single: float) -> tuple[int, ...]:
+    """Rows to measure, fewer of a slow model. single: seconds of a pass of one row."""
+    if single < PATIENCE / 40:
+        return ROWS
+    return (1, 2, 3, 5, 9, 17) if single < PATIENCE / 6 else (1, 5, 9)
+
+
 def _timed(target: Target, cache: Block, widths: Sequence[int]) -> list[float]:
     """Seconds of a pass of so many rows each. All in turns, so that what else the machine does meets all of
     them, and the lower quartile: others only ever make it slower. The first turn isn't counted."""
     took: list[list[float]] = [[] for _ in widths]
     until = monotonic() + PATIENCE
-    while len(took[0]) < 4 or (len(took[0]) < 24 and monotonic() < until):
+    while len(took[0]) < 2 or (len(took[0]) < 24 and monotonic() < until):
         for rows, seconds in zip(widths, took, strict=True):
             started = perf_counter()
             target.forward([chain_rows(cache, [0] * rows, rows)]).logits.cpu()  # elsewhere it is waited for

@@ -101,7 +101,7 @@ WRONG_RULES = {
 @pytest.mark.parametrize("wrong", WRONG_RULES, ids=lambda wrong: wrong.name)
 def test_wrong_rules_of_rejection_fail(wrong: Wrong, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that change a distribution by more than this many samples can miss."""
-    monkeypatch.setitem(verify.VERIFIERS, "rejection", Variant(wrong))
+    monkeypatch.setitem(verify.VERIFIERS, "rejection", Variant(wrong, stepwise=True))
     monkeypatch.setattr(module, "SAMPLED", Sampling(temperature=2.0, top_k=4))
     subtle = wrong in (Wrong.RESIDUAL_FROM_DRAFT_NOISE, Wrong.ACCEPT_AGAINST_P)
     samples = 3000 if subtle else 700

@@ -89,6 +89,13 @@ def test_short_contexts_can_be_measured(monkeypatch: pytest.MonkeyPatch, context
     assert found(1) > 0
 
 
+def test_a_slow_model_is_measured_at_fewer_widths() -> None:
+    assert measure._widths(0.005) == measure.ROWS
+    slow, slower = measure._widths(0.08), measure._widths(1.0)
+    assert set(slower) < set(slow) < set(measure.ROWS)
+    assert 1 in slower
+
+
 def test_the_cost_of_a_level_comes_from_the_depths_there_were() -> None:
     assert measure._levels({1: [3.0, 3.0], 5: [7.0]}) == DraftCost(2.0, 1.0)
     assert measure._levels({1: [3.0], 4: [6.0]}) == DraftCost(2.0, 1.0), "heads that go no deeper than four"

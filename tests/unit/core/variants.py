@@ -15,7 +15,7 @@ from torch import Tensor
 
 from taslak.core import verify
 from taslak.core.draft import ONE_HOT, ROOT, Draft
-from taslak.core.noise import Stream
+from taslak.core.noise import Stream, address
 from taslak.core.sampling import Distribution
 from taslak.core.verify import Decision, TargetAt
 
@@ -41,13 +41,18 @@ class Wrong(Enum):
 
 @dataclass(frozen=True)
 class Variant:
-    """A verifier with one mistake, or none."""
+    """A verifier with one mistake, or none. stepwise: drafts are drawn as the engine's drafters draw them, with
+    a key for each step."""
 
     wrong: Wrong | None = None
+    stepwise: bool = False
 
     def __call__(self, draft: Draft, p_at: TargetAt, key: int, position: int) -> Iterator[Decision]:
         wrong = self.wrong
         residual_stream = Stream.DRAFT if wrong is Wrong.RESIDUAL_FROM_DRAFT_NOISE else Stream.RESIDUAL
+        draft_key = address(key, Stream.DRAFT, position) if self.stepwise else key
+        residual_key = draft_key if wrong is Wrong.RESIDUAL_FROM_DRAFT_NOISE else key
+        accept_key = draft_key if wrong is Wrong.ACCEPT_FROM_DRAFT_NOISE else key
         vocab = 0 if draft.q is None else draft.q.shape[1]
         node = ROOT
         while True:
@@ -64,7 +69,7 @@ class Variant:
                 token = draft.tokens[child]
                 q = self.proposal(draft, children, sibling, vocab)
                 if self.accepts(
-                    float(q[token]), float(r[token]), float(p[token]), token, key, position, sibling
+                    float(q[token]), float(r[token]), float(p[token]), token, accept_key, position, sibling
                 ):
                     kept = child
                     break
@@ -75,7 +80,7 @@ class Variant:
             if kept is None:
                 if not children and node != ROOT and wrong is Wrong.Q_INSTEAD_OF_P_AT_A_LEAF:
                     r = self.base(draft, [node], vocab)
-                token = Distribution.of_weights(r).draw(key, residual_stream, position)
+                token = Distribution.of_weights(r).draw(residual_key, residual_stream, position)
                 yield Decision(token, None)
                 return
             yield Decision(draft.tokens[kept], kept)

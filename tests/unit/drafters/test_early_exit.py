@@ -153,7 +153,7 @@ def test_siblings_stay_in_the_order_they_were_drawn(data: st.DataObject) -> None
         if children:
             base = Distribution.of_weights(draft.q[draft.q_row[children[0]]].double())
             position = v.position + len(draft.branch(node))
-            drawn = base.top(len(children), v.key, v.stream, position)[0]
+            drawn = base.top(len(children), v.draft_key, v.stream, position)[0]
             assert [draft.tokens[child] for child in children] == drawn
 
 
