@@ -41,8 +41,8 @@ class Wrong(Enum):
 
 @dataclass(frozen=True)
 class Variant:
-    """A verifier with one mistake, or none. stepwise: drafts are drawn as the engine's drafters draw them, with
-    a key for each step."""
+    """A verifier with one mistake, or none. stepwise: drafts are drawn as the engine's drafters draw them,
+    with a key for each step."""
 
     wrong: Wrong | None = None
     stepwise: bool = False
