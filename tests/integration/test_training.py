@@ -46,7 +46,7 @@ def test_fifty_prompts_end_to_end(tmp_path: Path) -> None:
     assert abs(found.everywhere[0] - found.training) <= 0.02, "of about 130 places"
     assert (out / "curves.png").is_file()
     model = taslak.load(draft=str(out), gamma=2)
-    assert model.method == "eagle"
+    assert model.method == "suffix+eagle"
     prompt = "Write a riddle about a clock."
     drafted, plain = (model.generate(prompt, max_tokens=40, speculate=on) for on in (True, False))
     assert drafted.ids == plain.ids
