@@ -28,7 +28,8 @@ from typing import Any
 from harness import RESULTS, finish, machine, requirement, versions
 
 import taslak
-from taslak.bench.prompts import BenchPrompt, as_text, suite
+from taslak.bench.decoding import first_requests
+from taslak.bench.prompts import BenchPrompt, as_text, by_task, suite
 from taslak.control.advise import advise
 from taslak.control.calibrate import Calibration, calibrated
 from taslak.control.controller import Controller
@@ -113,27 +114,12 @@ def answer(model: LanguageModel, policy: Policy | None, request: Request) -> tup
 def requests(
     model: LanguageModel, prompts: Sequence[BenchPrompt], temperature: float, tokens: int
 ) -> list[Request]:
-    chat = model.tokenizer.has_chat_template
-    found = []
-    for number, prompt in enumerate(prompts):
-        given = prompt.messages([])
-        found += model.requests(
-            given if chat or prompt.raw else as_text(given),
-            raw=prompt.raw,
-            max_tokens=tokens,
-            temperature=temperature,
-            seed=number,
-            task=prompt.task,
-        )
-    return found
+    return first_requests(model, prompts, max_tokens=tokens, temperature=temperature)
 
 
-def by_task(each: int) -> dict[str, list[BenchPrompt]]:
-    found = defaultdict(list)
-    for prompt in suite():
-        if len(found[prompt.task]) < each:
-            found[prompt.task].append(prompt)
-    return dict(found)
+def first_of(each: int) -> dict[str, list[BenchPrompt]]:
+    """So many prompts of each of the suite's tasks."""
+    return {task: prompts[:each] for task, prompts in by_task(suite()).items()}
 
 
 # -- the grid -----------------------------------------------------------------------------------------
@@ -147,7 +133,7 @@ def grid(sweep: Sweep) -> list[dict[str, Any]]:
         for r in kept()
         if r["made_with"] == made_with
     }
-    cells = {t: p for t, p in by_task(sweep.prompts).items() if not sweep.tasks or t in sweep.tasks}
+    cells = {t: p for t, p in first_of(sweep.prompts).items() if not sweep.tasks or t in sweep.tasks}
     total = len(TEMPERATURES) * sum(map(len, cells.values())) * sweep.repeats
     model = known = None
     rows = []
@@ -313,7 +299,7 @@ def floor(tokens: int, repeats: int) -> dict[str, list[float]]:
     wrong_model.engine.drafters = {"ngram": Wrong()}
     wrong_model.method, wrong_model.draft_name = "wrong", "wrong"
     wrong_known = calibrated(wrong_model, fresh=True)
-    tasks = by_task(3)
+    tasks = first_of(3)
     creative = (
         tasks["creative"] if "creative" in tasks else next(t for n, t in tasks.items() if "creativ" in n)
     )
@@ -364,7 +350,7 @@ def advised(tokens: int) -> list[dict[str, Any]]:
     """Of each task, advice from half of its prompts against what the other half then gives."""
     model, known = load(DEFAULT, everything=True)
     found = []
-    for task, prompts in by_task(8).items():
+    for task, prompts in first_of(8).items():
         asked = requests(model, prompts, 0.0, tokens)
         first, second = (advise(model, known, half, seconds=1e9) for half in (asked[::2], asked[1::2]))
         best = first.candidates[0]
@@ -412,11 +398,11 @@ def deciding(tokens: int) -> dict[str, float]:
     policy = Timed(own.costs, own.priors)
     kept = []
     recorder = Recorder(model, [kept.append])
-    for prompts in by_task(1).values():
+    for prompts in first_of(1).values():
         (request,) = requests(model, prompts, 0.0, tokens)
         answer(model, policy, request)  # a warm-up
         spent |= dict.fromkeys(spent, 0.0)
-    for prompts in by_task(1).values():
+    for prompts in first_of(1).values():
         (request,) = requests(model, prompts, 0.0, tokens)
         made, _ = answer(model, policy, request)
         started = time.perf_counter()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from taslak.control.calibrate import calibrated
-from taslak.control.controller import Controller
+from taslak.control.controller import controller
 from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import FALLBACK, DrafterOptions, drafters_of
 from taslak.drafters.formats import CONFIGS, Drafting, Head, find_head, read_head, shipped_head
@@ -87,7 +88,7 @@ def load(
         raise OptionError(f"{draft} is a head and computes in the target's dtype; leave draft_dtype out")
     has_draft = draft is not None and named is None
     if method is None or method == AUTO:
-        names = _automatic(model, has_draft, named, exit_layer)
+        names = automatic(has_draft, _kinds(model, named, exit_layer))
         if lookup is not None:
             names = (drafters_of(FALLBACK, lookup)[0], *names[1:])
     else:
@@ -142,21 +143,22 @@ def load(
         except Exception as error:  # a drafter that fails costs its drafts; here it costs the control
             log.warning("what drafting costs can't be measured, so its depth is fixed: %s", error)
         else:
-            language_model.policy = Controller(
-                known.costs, known.priors, nodes=nodes, branch=branch, stop_below=stop_below
-            )
+            language_model.policy = controller(language_model, known, stop_below)
     return language_model
 
 
-def _automatic(model: str, has_draft: bool, head: Head | None, exit_layer: int | None) -> tuple[str, ...]:
-    """AUTO: a look-up and, behind it, what else can draft."""
-    if has_draft:
-        return LOOKUP, "draft-model"
+def automatic(has_draft: bool, kinds: Sequence[str]) -> tuple[str, ...]:
+    """The drafters of AUTO: a look-up and, behind it, the draft model, else the first of these kinds."""
+    return LOOKUP, *(("draft-model",) if has_draft else kinds[:1])
+
+
+def _kinds(model: str, head: Head | None, exit_layer: int | None) -> list[str]:
+    """What of the target's hidden states could draft: what is named, else what comes with the model."""
     if head is not None:
-        return LOOKUP, head.kind
+        return [head.kind]
     if exit_layer is not None:
-        return LOOKUP, "early-exit"
-    return (LOOKUP, DEFAULT_KIND) if shipped_head(model, DEFAULT_KIND) else (LOOKUP,)
+        return ["early-exit"]
+    return [DEFAULT_KIND] if shipped_head(model, DEFAULT_KIND) else []
 
 
 def whatever_there_is(model: str, draft: str | None) -> str:

@@ -107,6 +107,18 @@ class Asked:
         return found
 
 
+def first_requests(model: LanguageModel, prompts: Sequence[BenchPrompt], **options: Any) -> list[Request]:
+    """Each prompt's first answer, seeded by its place. options: as for `generate`."""
+    chat = model.tokenizer.has_chat_template
+    return [
+        request
+        for seed, prompt in enumerate(prompts)
+        for request in model.requests(
+            prompt.opening_for(chat), raw=prompt.raw, seed=seed, task=prompt.task, **options
+        )
+    ]
+
+
 def decode(
     model: LanguageModel,
     asked: Asked,

@@ -11,7 +11,7 @@ from typing import TypeVar
 from taslak.bench.grid import PLAINLY, Setting, Way
 from taslak.bench.results import Measurement, Results
 from taslak.control.costs import DraftCost, PassCost
-from taslak.control.theory import predicted_speedup
+from taslak.control.theory import predicted_speedup, reach
 from taslak.core.counts import Counts
 
 MIXED = "mixed"
@@ -182,12 +182,6 @@ def _over_the_same(found: dict[Value, list[Case]]) -> dict[Value, list[Case]]:
         value: [case for case in cases if common.issuperset(case.prompts)] for value, cases in found.items()
     }
     return dict(sorted((value, cases) for value, cases in kept.items() if cases))
-
-
-def reach(counts: Counts) -> list[float]:
-    """r_d of `theory.expected_tau`: of the passes that got so far, those that had something drafted there."""
-    before = [counts.passes, *counts.accepted_at]
-    return [offered / max(came, 1) for offered, came in zip(counts.offered_at, before, strict=False)]
 
 
 def _draft_cost(by: dict[int, list[Case]]) -> DraftCost:

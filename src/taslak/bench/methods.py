@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 
 from taslak.bench.grid import PLAIN, Way
 from taslak.control.calibrate import calibrated
-from taslak.control.controller import Controller
+from taslak.control.controller import controller
 from taslak.drafters import base
 from taslak.drafters.base import Drafter
 from taslak.drafters.formats import Head, find_head, read_head, shipped_head
@@ -20,7 +19,7 @@ from taslak.engine.language_model import LanguageModel
 from taslak.engine.policy import FixedGamma, Policy
 from taslak.engine.step import Engine
 from taslak.errors import OptionError
-from taslak.loading import AUTO, LOOKUP
+from taslak.loading import AUTO, LOOKUP, automatic
 from taslak.models.loading import Progress
 from taslak.models.pretrained import Pretrained, load_pretrained
 
@@ -90,7 +89,7 @@ class Models:
     def _parts(self, method: str) -> tuple[tuple[str, ...], Pretrained | None]:
         """Its drafters, in the order they are asked, and its draft model."""
         name, _, wanted = method.partition(":")
-        names = self._whatever_there_is() if name == AUTO else base.drafters_of(name)
+        names = automatic(bool(self.drafts), self._kinds) if name == AUTO else base.drafters_of(name)
         if not any(base.method(each).needs_draft for each in names):
             return names, None
         if wanted and wanted not in self.drafts:
@@ -98,17 +97,15 @@ class Models:
             raise OptionError(f"method {method!r} names no draft model that was given; given: {known}")
         return names, self.drafts[wanted] if wanted else next(iter(self.drafts.values()), None)
 
-    def _whatever_there_is(self) -> tuple[str, ...]:
-        if self.drafts:
-            return LOOKUP, "draft-model"
-        best = next((kind for kind in _HEADS[:2] if kind in self.heads), None)
-        return (LOOKUP,) if best is None else (LOOKUP, best)
+    @property
+    def _kinds(self) -> list[str]:
+        """Of the heads, those that draft in `auto`, the preferred one first."""
+        return [kind for kind in _HEADS[:2] if kind in self.heads]
 
     def _control(self, method: str, model: LanguageModel) -> Policy:
         """Chooses the depth step by step, from what was measured on this machine."""
         if method not in self._controlled:
-            measured = calibrated(model)
-            self._controlled[method] = Controller(measured.costs, measured.priors)
+            self._controlled[method] = controller(model, calibrated(model))
         return self._controlled[method]
 
 
@@ -163,14 +160,6 @@ def check_names(methods: Sequence[str]) -> None:
         names = () if name == AUTO else base.drafters_of(name)
         if named and not any(base.method(each).needs_draft for each in names):
             raise OptionError(f"method {name} drafts with no model, and {draft!r} is named; leave it out")
-
-
-def fingerprint(head: Head) -> str:
-    """Of its weights: another head, another fingerprint."""
-    made = hashlib.sha256()
-    for name in sorted(head.tensors):
-        made.update(head.tensors[name].contiguous().view(torch.uint8).numpy().tobytes())
-    return made.hexdigest()[:8]
 
 
 def plain_engine(model: LanguageModel, drafter: Drafter) -> Engine:

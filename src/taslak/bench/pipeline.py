@@ -18,12 +18,13 @@ from taslak import native
 from taslak.bench import run as runs
 from taslak.bench.grid import PLAIN, Grid
 from taslak.bench.log import Log, digest
-from taslak.bench.methods import Models, check_names, fingerprint
+from taslak.bench.methods import Models, check_names
 from taslak.bench.passes import pass_times
 from taslak.bench.prompts import BenchPrompt, chosen
 from taslak.bench.results import Agreement, Measurement, PassTimes, Results
 from taslak.bench.run import Progress, units
 from taslak.bench.why import agreements
+from taslak.engine.usage import processor
 from taslak.errors import DiskError
 from taslak.loading import AUTO, LOOKUP
 
@@ -183,8 +184,8 @@ def _depends(models: Models) -> dict[str, Any]:
         "draft models": [f"{name} {draft.dtype} {draft.path}" for name, draft in models.drafts.items()],
         "exact": models.exact,
         "device": str(models.target.decoder.device),
-        "processor": _processor(),
-        "heads": [f"{kind} {fingerprint(head)}" for kind, head in models.heads.items()],
+        "processor": processor(),
+        "heads": [f"{kind} {head.fingerprint}" for kind, head in models.heads.items()],
         "threads": native.threads() if native.available() else torch.get_num_threads(),
         "versions": {name: version(name) for name in ("taslak", "torch")},
     }
@@ -198,19 +199,10 @@ def _about(
         **depends,
         "weights": f"{models.target.decoder.weight_bytes / 1e6:.0f} MB",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}",
+        "machine": f"{processor()}, {os.cpu_count()} cores, Python {platform.python_version()}",
         "methods": list(methods),
         "base": f"temperature {base.temperature:g}, {base.max_tokens} tokens, batch {base.batch}"
         + (f", prompts padded to {base.context}" if base.context else ""),
         "prompts": f"{prompts} for the base, {few} for everything else",
         "repeats": plan.repeats,
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())

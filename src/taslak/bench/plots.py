@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from taslak.bench import drawing
-from taslak.bench.figures import Case, Figures, counted, reach, speedup
+from taslak.bench.figures import Case, Figures, counted, speedup
 from taslak.bench.grid import Setting
-from taslak.control.theory import expected_tau
+from taslak.control.theory import expected_tau, reach
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,11 @@ class BenchPrompt:
         said = [{"role": "user", "content": self.opening}] if isinstance(self.opening, str) else self.opening
         after = zip(answers, self.turns, strict=False)
         return [*said, *(message for answer, turn in after for message in _exchange(answer, turn))]
+
+    def opening_for(self, chat: bool) -> str | list[dict[str, str]]:
+        """What comes before the first answer. chat: whether the model has a template for messages."""
+        given = self.messages([])
+        return given if chat or self.raw else as_text(given)
 
 
 def as_text(messages: str | Sequence[Mapping[str, str]]) -> str:
@@ -114,17 +120,29 @@ def chosen(prompts: Iterable[BenchPrompt], tasks: Sequence[str] = (), each: int 
     """
     if each < 0:
         raise OptionError(f"each is {each}; expected the number of prompts of a task, 0 for all")
-    by_task: dict[str, list[BenchPrompt]] = {}
-    for prompt in prompts:
-        by_task.setdefault(prompt.task, []).append(prompt)
-    if unknown := [task for task in tasks if task not in by_task]:
-        raise OptionError(f"there is no task {unknown[0]!r}; expected {', '.join(by_task)}")
+    groups = by_task(prompts)
+    if unknown := [task for task in tasks if task not in groups]:
+        raise OptionError(f"there is no task {unknown[0]!r}; expected {', '.join(groups)}")
     return [
         prompt
-        for task, group in by_task.items()
+        for task, group in groups.items()
         if not tasks or task in tasks
         for prompt in _spread(group, each)
     ]
+
+
+def in_turns(prompts: Iterable[BenchPrompt]) -> list[BenchPrompt]:
+    """One of each task in turns: however many of them are taken, no task is left out."""
+    groups = by_task(prompts).values()
+    return [prompt for turn in zip_longest(*groups) for prompt in turn if prompt is not None]
+
+
+def by_task(prompts: Iterable[BenchPrompt]) -> dict[str, list[BenchPrompt]]:
+    """In the order of their first prompts."""
+    groups: dict[str, list[BenchPrompt]] = {}
+    for prompt in prompts:
+        groups.setdefault(prompt.task, []).append(prompt)
+    return groups
 
 
 def _spread(group: Sequence[BenchPrompt], count: int) -> list[BenchPrompt]:

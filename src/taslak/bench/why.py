@@ -21,10 +21,11 @@ from taslak.bench.methods import Models, plain_engine
 from taslak.bench.prompts import BenchPrompt
 from taslak.bench.results import Agreement
 from taslak.bench.run import Progress
-from taslak.core.draft import EMPTY, ONE_HOT, Draft
+from taslak.core.draft import ONE_HOT, Draft
 from taslak.core.sampling import distribution
 from taslak.drafters import base
-from taslak.drafters.base import Budget, Drafter, Report, View
+from taslak.drafters.aside import Aside
+from taslak.drafters.base import Drafter, View
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Request
 from taslak.engine.step import take_in
@@ -173,30 +174,12 @@ def _mean(drafter: str, task: str, temperature: float, places: Sequence[Place]) 
     )
 
 
-class Asking:
-    """Has a drafter draft one token in every step and hands on nothing: the target decodes plainly.
-
-    drafts: by the position of the token drafted
-    """
+class Asking(Aside):
+    """One token in every step. drafts: by the position of the token drafted."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self.needs = drafter.needs
-        self.watch = None  # no pass judges these drafts
+        super().__init__(drafter, depth=1)
         self.drafts: dict[int, Draft] = {}
-        self._drafter = drafter
 
-    def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
-        for view, draft in zip(
-            views, self._drafter.propose(views, [Budget(1, 1)] * len(budgets)), strict=True
-        ):
-            self.drafts[len(view.tokens)] = draft
-        return [EMPTY] * len(views)
-
-    def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
-        self._drafter.observe(views, reports)
-
-    def lag(self, view: View) -> int:
-        return self._drafter.lag(view)
-
-    def forget(self, view: View) -> None:
-        self._drafter.forget(view)
+    def made(self, view: View, draft: Draft) -> None:
+        self.drafts[len(view.tokens)] = draft

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +23,6 @@ from taslak.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from taslak.bench.prompts import BenchPrompt
     from taslak.control.advise import Advice
 
 
@@ -59,7 +57,8 @@ def advise(
     check_price(price_per_hour)
     use_threads(threads)
     with rendering.ProgressBar() as fetching:
-        from taslak.bench.prompts import as_text, read, suite
+        from taslak.bench.decoding import first_requests
+        from taslak.bench.prompts import in_turns, read, suite
         from taslak.control.advise import advise as tried
         from taslak.control.calibrate import calibrated
         from taslak.loading import load, whatever_there_is
@@ -75,23 +74,8 @@ def advise(
             device=device,
             progress=fetching,
         )
-    chat = language_model.tokenizer.has_chat_template
-    by_task: dict[str, list[BenchPrompt]] = {}
-    for prompt in suite() if prompts is None else read(prompts):
-        by_task.setdefault(prompt.task, []).append(prompt)
-    # a prompt of each task in turns: however far time reaches, no task is left out
-    asked = [prompt for turn in zip_longest(*by_task.values()) for prompt in turn if prompt is not None]
-    requests = []
-    for number, prompt in enumerate(asked):
-        given = prompt.messages([])
-        requests += language_model.requests(
-            given if chat or prompt.raw else as_text(given),
-            raw=prompt.raw,
-            max_tokens=max_tokens,
-            temperature=temperature,
-            seed=number,
-            task=prompt.task,
-        )
+    asked = in_turns(suite() if prompts is None else read(prompts))
+    requests = first_requests(language_model, asked, max_tokens=max_tokens, temperature=temperature)
     with rendering.WorkBar() as bar:
         found = tried(language_model, calibrated(language_model), requests, seconds=seconds, progress=bar)
     if as_json:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib.metadata import version
-from pathlib import Path
 
 FEATURES = (
     *("avx2", "fma3", "f16c", "avx_vnni"),
@@ -17,6 +16,7 @@ def info() -> None:
     import torch
 
     from taslak import native
+    from taslak.engine.usage import processor
     from taslak.models.loading import cache_home
     from taslak.models.loading.storage import folder_size, megabytes
 
@@ -27,7 +27,7 @@ def info() -> None:
     facts = {
         "taslak": version("taslak"),
         "runs": native.describe(),
-        "processor": _processor(),
+        "processor": processor(),
         "features": ", ".join(features) or "none known",
         "cores": f"{native.cores()} physical, for this process",
         "PyTorch": f"{torch.__version__}, {torch.get_num_threads()} threads, CUDA: {cuda}",
@@ -60,14 +60,3 @@ def _costs() -> None:
         for mode, rest in costs.rest.items():
             drafted = f"{1e3 * rest.drafted:.2f} with a draft"
             print(f"  the rest   {1e3 * rest.plain:.2f} ms a step, {drafted} ({mode})")
-
-
-def _processor() -> str:
-    import platform
-
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()

@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, field, replace
 from time import monotonic, perf_counter
 from typing import Any
 
-from taslak.control.controller import Controller
+from taslak.control.controller import controller
 from taslak.control.costs import mode_of
 from taslak.control.estimate import DEEPEST
 from taslak.control.measure import Calibration
-from taslak.control.theory import best_gamma, predicted_speedup
+from taslak.control.theory import best_gamma, predicted_speedup, reach
 from taslak.core.counts import Counts
 from taslak.drafters import base
 from taslak.engine.language_model import LanguageModel
@@ -148,9 +148,8 @@ def _ways(model: LanguageModel, calibration: Calibration) -> dict[str, _Way]:
     sets += [(*lookups[:1], name) for name in drafters if name not in lookups]
     ways = {}
     for names in [(), *sets]:
-        own = deepcopy(calibration)
-        control = Controller(own.costs, own.priors, branch=model.branch, nodes=model.nodes)
-        policy: Policy = control if names else FixedGamma(1)
+        # each way learns of the machine for itself
+        policy: Policy = controller(model, deepcopy(calibration)) if names else FixedGamma(1)
         engine = Engine(model.target, {name: drafters[name] for name in names}, policy)
         ways["+".join(names) or PLAIN] = _Way(engine, names)
     return ways
@@ -201,10 +200,8 @@ def _depth(calibration: Calibration, way: _Way, mode: str, context: int) -> int:
     deeper than was seen."""
     costs, name = calibration.costs, way.drafters[-1]
     counts = way.by.get(name, Counts())
-    offered = [counts.passes, *counts.accepted_at]
-    reach = [o / max(before, 1) for o, before in zip(counts.offered_at, offered, strict=False)]
-    if not base.method(name).looks_up:  # how deep the controller let it go is not how deep it would
-        reach = []
+    # of one that computes, how deep the controller let it go is not how deep it would
+    reached = reach(counts) if base.method(name).looks_up else []
     left = costs.left([name])
     speedups = [
         predicted_speedup(
@@ -212,7 +209,7 @@ def _depth(calibration: Calibration, way: _Way, mode: str, context: int) -> int:
             gamma,
             passing=lambda rows: costs.pass_(rows, context) * (left if rows > 1 else 1.0),
             draft=lambda levels: costs.draft(name, levels),
-            reach=reach,
+            reach=reached,
             other=costs.rest_of(mode, True),
         )
         for gamma in range(1, min(len(counts.hazards), DEEPEST) + 1)

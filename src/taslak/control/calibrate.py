@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from taslak import native
 from taslak.control.costs import PassCost
 from taslak.control.measure import Calibration, calibrate
 from taslak.engine.language_model import LanguageModel
+from taslak.engine.usage import processor
 from taslak.errors import UserError
 from taslak.models.loading import storage
 from taslak.models.loading.storage import Progress
@@ -89,7 +89,7 @@ def _key(model: LanguageModel) -> dict[str, Any]:
         "weights": [weights.dtype, weights.path, weights.bytes_per_token],
         "runs": native.describe(),
         "device": str(model.target.device),
-        "processor": platform.processor() or platform.machine(),
+        "processor": processor(),
         "threads": [native.threads() if native.available() else 0, torch.get_num_threads()],
         "method": model.method,
         "drafts with": [model.draft_name, model.draft_fingerprint],

@@ -18,9 +18,11 @@ from weakref import WeakKeyDictionary
 from taslak.control.costs import Costs
 from taslak.control.decision import Decision, Own, Shadow, mode_of_sequence
 from taslak.control.estimate import DEEPEST, Estimate, Prior, drawn
+from taslak.control.measure import Calibration
 from taslak.core.draft import ROOT, Draft
 from taslak.drafters import base
 from taslak.drafters.base import Drafter
+from taslak.engine.language_model import LanguageModel
 from taslak.engine.sequence import Sequence
 from taslak.engine.turn import Plan, Step, Turn
 
@@ -169,6 +171,13 @@ class Controller:
     def forget(self, sequence: Sequence) -> None:
         """See Policy."""
         self._own.pop(sequence, None)
+
+
+def controller(model: LanguageModel, known: Calibration, stop_below: float | None = None) -> Controller:
+    """For a model, from what was measured of it. stop_below: see Controller."""
+    return Controller(
+        known.costs, known.priors, branch=model.branch, nodes=model.nodes, stop_below=stop_below
+    )
 
 
 def _depth(turn: Turn, name: str) -> int:

@@ -65,6 +65,7 @@ class Own:
     rate:      tokens a second as things go; 0 at first
     asleep:    steps since a drafter last drafted, where it is off
     pause:     steps from one probe of it to the next
+    shadows:   drafts that wait for the text to be scored by
     idle:      drafts in a row that a look-up was asked for and nothing came of
     used:      drafters that have drafted
     news:      drafters that are off and of which something was learnt
@@ -229,7 +230,7 @@ class Decision:
         by: list[str | None] = [None] * count
         levels = [0.0] * count
         deepest: dict[str, float] = {}
-        asked: dict[str, int] = {}
+        drafting: dict[str, int] = {}
         for negative, i, d in rising:
             offer = offers[i]
             assert offer is not None
@@ -242,13 +243,13 @@ class Decision:
                 besides += offer.overhead
                 by[i] = name
                 left = costs.left(by)
-                asked[name] = asked.get(name, 0) + 1
+                drafting[name] = drafting.get(name, 0) + 1
             depths[i] = d + 1
             # a level of several drafts is one call: the deepest counts
             deepest[name] = max(deepest.get(name, 0.0), levels[i])
             seconds = left * costs.pass_(rows, self.context, attended) + besides
             for each, deep in deepest.items():
-                seconds += costs.draft(each, deep, asked[each])
+                seconds += costs.draft(each, deep, drafting[each])
             value = total - self.rate * seconds
             if value > best:
                 best, best_depths = value, depths.copy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from time import monotonic, perf_counter
@@ -78,9 +78,7 @@ def _passes(target: Target) -> PassCost:
     try:
         rows = [count for count in _widths(min(_timed(target, cache, (1,)))) if count <= target.context]
         near = _timed(target, cache, rows)
-        # what stands in the cache makes no difference to the time: positions are skipped, not computed
-        cache.add(range(-1, far - 1))
-        cache.keep(range(far))
+        fill(cache, far)
         widths = [rows[0], rows[-1] if rows[-1] < WIDE else WIDE]
         deep = _timed(target, cache, widths) if far else near[:2]
     finally:
@@ -102,17 +100,35 @@ def _widths(single: float) -> tuple[int, ...]:
 
 
 def _timed(target: Target, cache: Block, widths: Sequence[int]) -> list[float]:
-    """Seconds of a pass of so many rows each. All in turns, so that what else the machine does meets all of
-    them, and the lower quartile: others only ever make it slower. The first turn isn't counted."""
-    took: list[list[float]] = [[] for _ in widths]
+    """Seconds of a pass of so many rows each: the lower quartile, for others only ever make it slower."""
     until = monotonic() + PATIENCE
-    while len(took[0]) < 2 or (len(took[0]) < 24 and monotonic() < until):
-        for rows, seconds in zip(widths, took, strict=True):
+    took = timed(target, cache, widths, lambda turns: turns >= 23 or (turns >= 1 and monotonic() >= until))
+    return [sorted(seconds)[len(seconds) // 4] for seconds in took]
+
+
+def timed(
+    target: Target, cache: Block, widths: Sequence[int], enough: Callable[[int], bool]
+) -> list[list[float]]:
+    """[widths][turns] seconds of passes of so many rows. All in turns, back and forth, so that what else the
+    machine does meets all of them; a first turn isn't counted. enough: of so many counted turns."""
+    took: list[list[float]] = [[] for _ in widths]
+    order = list(zip(widths, took, strict=True))
+    turns = -1
+    while turns < 0 or not enough(turns):
+        for rows, seconds in order if turns % 2 else order[::-1]:
             started = perf_counter()
             target.forward([chain_rows(cache, [0] * rows, rows)]).logits.cpu()  # elsewhere it is waited for
             seconds.append(perf_counter() - started)
             cache.crop(cache.length)
-    return [sorted(seconds[1:])[(len(seconds) - 1) // 4] for seconds in took]
+        turns += 1
+    return [seconds[1:] for seconds in took]
+
+
+def fill(cache: Block, positions: int) -> None:
+    """Have a cache hold so many positions, uncomputed: to the time of a pass it makes no difference what they
+    are."""
+    cache.add(range(-1, positions - 1))
+    cache.keep(range(positions))
 
 
 def _rising(seconds: Sequence[float]) -> list[float]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from taslak.control.record import Record
 from taslak.control.window import Window
+from taslak.drafters.base import REGISTRY
 from taslak.engine.sequence import PLAIN
 
 log = logging.getLogger(__name__)
@@ -51,8 +52,6 @@ COSTLIER = 0.05
 
 MOST_WATCHES = 256
 """Model, task and method; those not heard of for longest are forgotten first."""
-
-LOOKUPS = ("ngram", "suffix")
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +258,7 @@ class _Watch:
         """Why the rate is under the break-even."""
         if self.paid_at is None:
             why = "the drafter is of another family, or was trained for another model"
-            if method in LOOKUPS:
+            if method in REGISTRY and REGISTRY[method].looks_up:
                 why = "the answers repeat little of the prompt and of themselves"
             return (f"it was low from the start: {why}",)
         found = list(self.recent.differences(self.reference)) if len(self.reference) else []

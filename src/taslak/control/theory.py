@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from taslak.core.counts import Counts
+
 Cost = Callable[[float], float]
 """Seconds of a pass over so many rows, or of a draft of so many levels."""
+
+
+def reach(counts: Counts) -> list[float]:
+    """r_d of `expected_tau`: of the passes that got so far, those that had something drafted there."""
+    before = [counts.passes, *counts.accepted_at]
+    return [offered / max(came, 1) for offered, came in zip(counts.offered_at, before, strict=False)]
 
 
 def expected_tau(hazards: Sequence[float], gamma: int, reach: Sequence[float] = ()) -> float:

@@ -75,7 +75,7 @@ class _State:
     def trim(self) -> None:
         """Leave out the oldest rows where none was run yet and more wait than are run."""
         short = self.rows_waiting - _PROMPT
-        if short > 0 and self.tip is None and self.cache.length == 0:
+        if short > 0 and self.cache.length == 0:
             self.waiting = [torch.cat(self.waiting)[short:].clone()]
             self.base += short
 
@@ -159,7 +159,7 @@ class Eagle:
             state.tokens = view.tokens[: report.first + usable + 1]
             features = [report.features[name][:usable] for name in self._network.features]
             state.waiting.append(features[0].clone() if len(features) == 1 else torch.cat(features, dim=-1))
-            if state.tip is None and state.cache.length == 0:
+            if state.cache.length == 0:
                 if state.rows_waiting > 2 * _PROMPT:
                     state.trim()
             elif state.rows_waiting > _WAITING:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import fields, replace
 from typing import Any, overload
-from zlib import crc32
-
-import torch
 
 from taslak.core.noise import fresh_seed
 from taslak.core.sampling import Sampling
@@ -69,7 +66,7 @@ class LanguageModel:
             kind: sum(tensor.nbytes for tensor in head.tensors.values()) for kind, head in kinds.items()
         }
         """By drafter, the weights that it needs beside the target's."""
-        self.draft_fingerprint = _fingerprint(kinds.values())
+        self.draft_fingerprint = " ".join(head.fingerprint for head in kinds.values())
         """Of the heads' weights: another training, another fingerprint."""
         if draft is not None:
             self.draft_bytes_of |= {
@@ -267,14 +264,6 @@ def check_method(
         raise OptionError(f"method {name} doesn't draft with the model's own layers; leave exit_layer out")
     if stop_below > 0 and not any(each.confident for each in traits):
         raise OptionError(f"method {name} has no confidence to stop at; leave stop_below out")
-
-
-def _fingerprint(heads: Iterable[Head]) -> str:
-    found = 0
-    for head in heads:
-        for name in sorted(head.tensors):
-            found = crc32(head.tensors[name].contiguous().view(torch.uint8).numpy().tobytes(), found)
-    return f"{found:08x}"
 
 
 def _events(scheduler: Scheduler) -> Generator[Event, None, None]:

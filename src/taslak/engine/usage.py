@@ -1,7 +1,8 @@
-"""What models take of the machine: which weights run, what a token reads of them, and memory."""
+"""The machine and what models take of it: which weights run, what a token reads of them, and memory."""
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -50,6 +51,16 @@ def statistics(decoders: Sequence[Decoder]) -> Statistics:
         bytes_per_token=decoders[0].pass_bytes,
         cache_bytes=sum(decoder.pool.nbytes for decoder in decoders),
     )
+
+
+def processor() -> str:
+    """Its name, where the system says it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
 
 
 def peak_memory() -> int | None:

@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from taslak.core.counts import Counts
-from taslak.core.draft import EMPTY, Draft
-from taslak.drafters.base import Budget, Drafter, Report, View
+from taslak.core.draft import Draft
+from taslak.drafters.aside import Aside
+from taslak.drafters.base import Drafter, View
 from taslak.engine import LanguageModel
 from taslak.engine.policy import FixedGamma
 from taslak.engine.scheduler import Scheduler
@@ -60,33 +61,16 @@ class Evaluation:
         return {**asdict(self), "speedup": self.speedup}
 
 
-class Shadow:
-    """Lets a drafter draft in every step and hands on nothing: the target decodes plainly, and each draft is
-    compared with what it then says."""
+class Shadow(Aside):
+    """Each draft is compared with what the target, decoding plainly, then says."""
 
     def __init__(self, drafter: Drafter, depth: int) -> None:
-        self.needs = drafter.needs
-        self.watch = None  # no pass judges these drafts
-        self._drafter = drafter
-        self._depth = depth
+        super().__init__(drafter, depth)
         self._drafts: list[tuple[list[int], int, Draft]] = []
 
-    def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
-        del budgets  # they end where the answer may; what would come after is drafted all the same
-        deep = [Budget(self._depth, self._depth) for _ in views]
-        for view, draft in zip(views, self._drafter.propose(views, deep), strict=True):
-            if len(view.tokens) > view.prompt_length:  # as in training, see Batch.answered
-                self._drafts.append((view.tokens, len(view.tokens), draft))
-        return [EMPTY] * len(views)
-
-    def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
-        self._drafter.observe(views, reports)
-
-    def lag(self, view: View) -> int:
-        return self._drafter.lag(view)
-
-    def forget(self, view: View) -> None:
-        self._drafter.forget(view)
+    def made(self, view: View, draft: Draft) -> None:
+        if len(view.tokens) > view.prompt_length:  # as in training, see Batch.answered
+            self._drafts.append((view.tokens, len(view.tokens), draft))
 
     def hazards(self) -> list[float]:
         """By depth: how often the token was right, the ones before it being right. Places past the text's end

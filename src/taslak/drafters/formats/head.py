@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from zlib import crc32
 
 import torch
 from torch import Tensor
@@ -241,6 +242,14 @@ class Head:
     def draft_vocab_size(self) -> int:
         """Tokens it can propose."""
         return self.target.vocab_size if self.draft_ids is None else self.draft_ids.numel()
+
+    @property
+    def fingerprint(self) -> str:
+        """Of its weights: another training, another fingerprint. Reads them all."""
+        found = 0
+        for name in sorted(self.tensors):
+            found = crc32(self.tensors[name].contiguous().view(torch.uint8).numpy().tobytes(), found)
+        return f"{found:08x}"
 
     def shapes(self) -> Shapes:
         """Name -> shape of every tensor; `embed_tokens.weight` is there only where the head has its own."""
