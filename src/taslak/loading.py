@@ -18,7 +18,7 @@ from taslak.engine.language_model import LanguageModel, check_method
 from taslak.engine.policy import FixedGamma
 from taslak.errors import OptionError
 from taslak.models.loading import DEFAULT_PACK, Notice, Progress
-from taslak.models.pretrained import check_dtype, load_pretrained
+from taslak.models.pretrained import Pretrained, check_dtype, load_pretrained
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +50,8 @@ def load(
     draft_dtype: str | None = None,
     exact: bool = False,
     device: str | torch.device = "cpu",
+    share: float = 1.0,
+    target: Pretrained | None = None,
     progress: Progress | None = None,
     notice: Notice | None = None,
 ) -> LanguageModel:
@@ -79,6 +81,8 @@ def load(
     draft_dtype:   None = `dtype`
     exact:         in PyTorch the width-invariant reference mode: identical text guaranteed, slower; the
                    native kernels are width-invariant anyway
+    share:         of the memory left beside the weights, what the caches may take
+    target:        `model`, where it is loaded already: only what drafts for it is loaded
 
     Raises the UserErrors of `taslak.errors`: what was given, what was expected, what to do.
     """
@@ -116,8 +120,9 @@ def load(
     for each in (dtype, draft_dtype or dtype):
         check_dtype(each, device)
     common: dict[str, Any] = {"device": device, "progress": progress, "notice": notice}
-    share = 0.5 if has_draft else 1.0
-    target = load_pretrained(model, dtype=dtype, exact=exact, share=share, **common)
+    share *= 0.5 if has_draft else 1.0
+    if target is None:
+        target = load_pretrained(model, dtype=dtype, exact=exact, share=share, **common)
     drafting = None
     if draft is not None and has_draft:
         # what the target has to be exact in, its own draws, doesn't depend on a draft's last bits: the draft

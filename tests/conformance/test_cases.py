@@ -57,8 +57,8 @@ class Spy:
     def __getattr__(self, name: str) -> object:
         return getattr(self._model, name)
 
-    def allocate(self, positions: int) -> Block:
-        cache = self._model.allocate(positions)
+    def allocate(self, positions: int, shared: Sequence[int] = ()) -> Block:
+        cache = self._model.allocate(positions, shared)
         keep = cache.keep
 
         def noted(path: Sequence[int]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping
 from collections.abc import Sequence as Seq
 from contextlib import closing
 from dataclasses import fields, replace
-from typing import Any, overload
+from typing import Any, cast, overload
 
 from taslak.core.noise import fresh_seed
 from taslak.core.sampling import Sampling
@@ -24,10 +24,14 @@ from taslak.models.pretrained import Pretrained
 from taslak.models.target import chain_rows
 
 Message = Mapping[str, str]
-Prompt = str | Seq[Message]
-"""Plain text, or chat messages of {"role", "content"}."""
+Prompt = str | Seq[Message] | Seq[int]
+"""Plain text, chat messages of {"role", "content"}, or token ids."""
 
 _SAMPLING = frozenset(f.name for f in fields(Sampling)) - {"eos"}
+_OWN = frozenset(
+    ("max_tokens", "stop", "seed", "n", "speculate", "eos", "task", "gamma", "method", "verify", "logprobs")
+)
+"""Options of an answer beside how its tokens are drawn."""
 
 
 class LanguageModel:
@@ -59,6 +63,7 @@ class LanguageModel:
         check_method(method, names, draft is not None, [*kinds], branch, stop_below, tree, nodes, exit_layer)
         if draft is not None:
             target.tokenizer.require_same_as(draft.tokenizer)
+        self.pretrained = target
         self.name = target.name
         used = [*([] if draft is None else [draft.name]), *heads]
         self.draft_name = " + ".join(used) if used else None
@@ -97,7 +102,8 @@ class LanguageModel:
         }
         exits = (drafter.needs.exit_layer for drafter in drafters.values())
         self.exit_layer = next((layer for layer in exits if layer is not None), None)
-        self.engine = Engine(target.decoder, drafters, FixedGamma(gamma, branch, stop_below, nodes))
+        fixed = FixedGamma(gamma, branch, stop_below, nodes)
+        self.engine = Engine(target.decoder, drafters, fixed, fixed)
         self.listeners: list[Listener] = []
         """Told of every finished answer, with its request."""
 
@@ -119,11 +125,12 @@ class LanguageModel:
     def generate(self, prompt: Prompt | Seq[Prompt], *, raw: bool = False, **options: Any) -> Any:
         """Answer one prompt or many (many share every pass).
 
-        prompt:  text, a list of chat messages, or a list of either
+        prompt:  text, a list of chat messages, a list of token ids, or a list of any of these
         raw:     continue the text as it is; otherwise the chat template is applied where the model has one
         options: max_tokens (256; None = to the end of the context), stop (a string or several), seed, n
-                 (answers a prompt), speculate (True), task (a label for statistics), and every field of
-                 `Sampling`: temperature, top_k, …
+                 (answers a prompt), speculate (True), task (a label for statistics), logprobs (how many of
+                 the most likely tokens to tell beside each), gamma, method and verify of this answer alone
+                 (method: of the drafters that were loaded), and every field of `Sampling`: temperature, …
 
         -> an Answer for one prompt, a list for several or for n > 1 (all answers of the first prompt first).
         Raises PromptError, OptionError, MemoryLimitError. How drafts are verified, with the papers:
@@ -173,7 +180,9 @@ class LanguageModel:
 
     def encode(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """Token ids of a prompt. Raises PromptError for an empty one or one of another kind."""
-        messages = prompt
+        if not isinstance(prompt, str) and prompt and all(isinstance(part, int) for part in prompt):
+            return list(cast("Seq[int]", prompt))
+        messages: Any = prompt
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise PromptError("the prompt is empty; expected some text")
@@ -185,17 +194,18 @@ class LanguageModel:
                 return self.tokenizer.encode(prompt)
             messages = [{"role": "user", "content": prompt}]
         if not isinstance(messages, list | tuple) or not all(isinstance(m, Mapping) for m in messages):
-            raise PromptError(f"a prompt is text or a list of chat messages; got {type(prompt).__name__}")
+            raise PromptError(
+                f"a prompt is text, a list of chat messages or of token ids; got {type(prompt).__name__}"
+            )
         if raw or not self.tokenizer.has_chat_template:
             raise PromptError(f"{self.name} has no chat template to render messages with; give plain text")
         return self.tokenizer.chat(messages)
 
     def requests(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> list[Request]:
         """The requests `generate` would run for one prompt. Raises OptionError for an unknown option."""
-        own = {"max_tokens", "stop", "seed", "n", "speculate", "eos", "task"}
-        unknown = options.keys() - own - _SAMPLING
+        unknown = options.keys() - _OWN - _SAMPLING
         if unknown:
-            known = ", ".join(sorted(own | _SAMPLING))
+            known = ", ".join(sorted(_OWN | _SAMPLING))
             raise OptionError(f"no option {', '.join(sorted(unknown))}; known: {known}")
         n = int(options.get("n", 1))
         if n < 1:
@@ -206,6 +216,7 @@ class LanguageModel:
         seed = options.get("seed")
         if seed is None:
             seed = fresh_seed()  # one for all choices: with it each of them can be had again
+        method = options.get("method")
         ids = self.encode(prompt, raw)
         return [
             Request(
@@ -216,9 +227,12 @@ class LanguageModel:
                 eos=tuple(token for token in eos if token < self.target.vocab_size),
                 seed=seed,
                 choice=choice,
-                verify=self.verify,
+                verify=options.get("verify") or self.verify,
                 speculate=bool(options.get("speculate", True)),
                 task=options.get("task", ""),
+                gamma=options.get("gamma"),
+                methods=() if method is None else base.drafters_of(method),
+                logprobs=options.get("logprobs"),
             )
             for choice in range(n)
         ]
@@ -278,6 +292,6 @@ def _listed(prompt: Prompt | Seq[Prompt]) -> tuple[list[Prompt], bool]:
         return [prompt], True
     if not isinstance(prompt, list | tuple):
         raise PromptError(f"a prompt is text, or a list of texts or messages; got {type(prompt).__name__}")
-    if prompt and all(isinstance(part, Mapping) for part in prompt):
+    if prompt and (all(isinstance(p, Mapping) for p in prompt) or all(isinstance(p, int) for p in prompt)):
         return [prompt], True
     return list(prompt), False

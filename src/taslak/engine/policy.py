@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from taslak.drafters.base import Budget, Drafter
-from taslak.engine.sequence import Sequence
+from taslak.engine.sequence import DEEPEST, Sequence
 from taslak.engine.turn import Plan, Step
 from taslak.errors import OptionError
 
@@ -39,7 +39,7 @@ class FixedGamma:
     """The same depth in every step, `branch` siblings at each; a draft ends early where its joint confidence
     falls under `stop_below`. `nodes`: most of them in a draft, None = γ · branch. Drafters are asked in turn.
 
-    Raises OptionError for γ outside 1 … 16, nodes outside 1 … 128 or a confidence outside 0 … 1.
+    Raises OptionError for γ outside 1 … 16 (DEEPEST), nodes outside 1 … 128 or a confidence outside 0 … 1.
     """
 
     gamma: int
@@ -48,8 +48,8 @@ class FixedGamma:
     nodes: int | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.gamma <= 16:
-            raise OptionError(f"gamma is {self.gamma}; expected 1 to 16")
+        if not 1 <= self.gamma <= DEEPEST:
+            raise OptionError(f"gamma is {self.gamma}; expected 1 to {DEEPEST}")
         if not 0.0 <= self.stop_below <= 1.0:
             raise OptionError(f"stop_below is {self.stop_below}; expected a confidence from 0 to 1")
         if self.nodes is not None and not 1 <= self.nodes <= 128:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 
-from taslak.engine.sequence import Answer, Event, Request, Sequence
+from taslak.engine.prefix import PrefixCache
+from taslak.engine.sequence import Answer, Event, Request, Sequence, refused
 from taslak.engine.step import Engine
 from taslak.engine.text import Decodes
 from taslak.errors import MemoryLimitError
+from taslak.models.cache import PAGE, Block
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +30,16 @@ class Scheduler:
         tokenizer: Decodes,
         max_running: int = MAX_RUNNING,
         listeners: Iterable[Listener] = (),
+        prefixes: PrefixCache | None = None,
+        isolate: bool = False,
     ) -> None:
-        """listeners: told of every finished answer. What they raise is logged and goes no further."""
+        """listeners: told of every finished answer. What they raise is logged and goes no further
+        prefixes:  where beginnings of prompts are found and left
+        isolate:   a step that fails ends the requests that fail alone too, with an error, and is not raised
+        """
+        self._prefixes = prefixes
+        self._isolate = isolate
+        self._left: set[int] = set()
         self._listeners = tuple(listeners)
         self._engine = engine
         self._tokenizer = tokenizer
@@ -38,24 +48,37 @@ class Scheduler:
         self._running: dict[int, Sequence] = {}
         self._next = 0
 
-    def add(self, request: Request) -> int:
-        """Queue a request; the number its events carry. Raises PromptError, OptionError, and MemoryLimitError
-        for one that would not fit into the cache even alone."""
-        target = self._engine.target
-        request.check(target.vocab_size, target.context)
-        need, limit = self._positions(request), target.cache_limit
+    def check(self, request: Request) -> None:
+        """Raise PromptError or OptionError for what no answer can be made from, MemoryLimitError for what
+        would not fit into the cache even alone. From any thread."""
+        self._engine.check(request)
+        need, limit = self._positions(request), self._engine.target.cache_limit
         if limit is not None and need > limit:
             raise MemoryLimitError(
                 f"prompt and answer need {need} cache positions and memory gives {limit}; "
                 "use a shorter prompt or a lower max_tokens"
             )
+
+    def add(self, request: Request) -> int:
+        """Queue a request; the number its events carry. Raises what `check` raises."""
+        self.check(request)
         self._next += 1
         self._waiting.append((self._next - 1, request))
         return self._next - 1
 
     def _positions(self, request: Request) -> int:
         """Cache positions the request may need, its drafts included."""
-        return request.positions(self._engine.target.context) + self._engine.policy.max_nodes
+        return request.positions(self._engine.target.context) + self._engine.max_nodes(request)
+
+    @property
+    def running(self) -> Mapping[int, Sequence]:
+        """By number. Not to be changed."""
+        return self._running
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not been admitted yet."""
+        return len(self._waiting)
 
     def run(self) -> Generator[tuple[int, Event], None, None]:
         """Step until nothing is left. Closing the iterator frees what is still running."""
@@ -70,21 +93,43 @@ class Scheduler:
     def step(self) -> list[tuple[int, Event]]:
         """Admit what fits, advance all running sequences by one pass. Events of those that got tokens.
 
-        Raises MemoryLimitError when not even one request can be given its memory.
+        Raises MemoryLimitError when not even one request can be given its memory, unless they are isolated.
         """
-        self._admit()
+        events = self._admit()
         if not self._running:
-            return []
-        self._engine.step(list(self._running.values()))
-        events = []
+            return events
+        self._advance(list(self._running.values()))
         for number, sequence in list(self._running.items()):
             event = sequence.event()
             if event.tokens or event.answer:
                 events.append((number, event))
+            if self._prefixes is not None and sequence.accepted and number not in self._left:
+                self._left.add(number)  # whoever shares the prompt needn't wait for the answer's end
+                self._prefixes.keep(sequence.tokens, sequence.cache)
             if event.answer is not None:
                 self._tell(sequence.request, event.answer)
                 self.cancel(number)
         return events
+
+    def _advance(self, sequences: list[Sequence]) -> None:
+        """One step. Where it fails as a whole and requests are not to fail together, each is stepped alone:
+        what had been run is dropped, what had been committed stands."""
+        try:
+            self._engine.step(sequences)
+        except Exception:
+            if not self._isolate:
+                raise
+            log.exception("a step failed; its requests are stepped one by one")
+            for sequence in sequences:
+                if sequence.finish is None:
+                    self._alone(sequence)
+
+    def _alone(self, sequence: Sequence) -> None:
+        try:
+            self._engine.step([sequence])
+        except Exception as error:
+            log.exception("a request failed")
+            sequence.fail(f"the model's pass failed: {type(error).__name__}")
 
     def _tell(self, request: Request, answer: Answer) -> None:
         for listener in self._listeners:
@@ -96,23 +141,52 @@ class Scheduler:
     def cancel(self, number: int) -> None:
         """Stop a request, running or waiting, and free its memory. Harmless for one that is over."""
         if number in self._running:
-            self._engine.forget(self._running.pop(number))
+            sequence = self._running.pop(number)
+            self._left.discard(number)
+            if self._prefixes is not None:
+                self._prefixes.keep(sequence.tokens, sequence.cache)
+            self._engine.forget(sequence)
         self._waiting = deque(entry for entry in self._waiting if entry[0] != number)
 
-    def _admit(self) -> None:
-        target = self._engine.target
+    def _admit(self) -> list[tuple[int, Event]]:
+        """Let in what fits; the events of those that never will."""
+        events: list[tuple[int, Event]] = []
         while self._waiting and len(self._running) < self._max_running:
             number, request = self._waiting[0]
             try:
-                cache = target.allocate(self._positions(request))
-            except MemoryLimitError:
-                if not self._running:
+                cache = self._room(request)
+                if cache is None:
+                    break
+                self._running[number] = self._sequence(request, cache)
+            except Exception as error:
+                if not self._isolate:
                     self._waiting.popleft()
                     raise
-                return
+                log.warning("a request could not be admitted: %s", error)
+                events.append((number, Event((), (), (), refused(request, str(error)))))
             self._waiting.popleft()
+        return events
+
+    def _sequence(self, request: Request, cache: Block) -> Sequence:
+        try:
+            return Sequence(request, cache, self._tokenizer, self._engine.target.context)
+        except BaseException:
+            cache.release()
+            raise
+
+    def _room(self, request: Request) -> Block | None:
+        """A cache for a request, with what is known of its prompt; None while others hold the memory."""
+        need, prefixes = self._positions(request), self._prefixes
+        while True:
+            shared = [] if prefixes is None else prefixes.find(request.prompt)
             try:
-                self._running[number] = Sequence(request, cache, self._tokenizer, target.context)
-            except BaseException:
-                cache.release()
+                cache = self._engine.target.allocate(need, shared)
+            except MemoryLimitError:
+                if prefixes is not None and prefixes.evict(-(-need // PAGE)):
+                    continue
+                if self._running:
+                    return None
                 raise
+            if prefixes is not None:
+                prefixes.hit_tokens += len(shared) * PAGE
+            return cache

@@ -21,6 +21,10 @@ from taslak.models.cache import Block
 
 Finish = Literal["stop", "length", "error"]
 
+DEEPEST = 16
+"""Most drafted tokens on a path that may be asked for."""
+MOST_LOGPROBS = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -34,6 +38,9 @@ class Request:
     choice:      which of several answers to the same prompt this is
     speculate:   False = plain decoding: the same walk with empty drafts
     task:        a label of the user's, for statistics and what they teach; it changes no text
+    gamma:       drafted depth of every step, 1 to 16; None = as the engine's policy has it
+    methods:     which of the engine's drafters may draft, in the order they are asked; empty = all
+    logprobs:    for each token also its log-probability and the so many most likely ones'; None = neither
     """
 
     prompt: Seq[int]
@@ -46,6 +53,9 @@ class Request:
     verify: str = "coupled"
     speculate: bool = True
     task: str = ""
+    gamma: int | None = None
+    methods: Seq[str] = ()
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
         # the end-of-text ids are what min_tokens holds back
@@ -67,6 +77,10 @@ class Request:
             )
         if self.max_tokens is not None and self.max_tokens < 1:
             raise OptionError(f"max_tokens is {self.max_tokens}; expected at least 1")
+        if self.gamma is not None and not 1 <= self.gamma <= DEEPEST:
+            raise OptionError(f"gamma is {self.gamma}; expected 1 to {DEEPEST}")
+        if self.logprobs is not None and not 0 <= self.logprobs <= MOST_LOGPROBS:
+            raise OptionError(f"logprobs is {self.logprobs}; expected 0 to {MOST_LOGPROBS}")
         if self.verify not in VERIFIERS:
             raise OptionError(f"verify is {self.verify!r}; expected one of {', '.join(VERIFIERS)}")
         if self.seed is not None:
@@ -78,6 +92,19 @@ class Request:
             for token in ids:
                 if not 0 <= token < vocab_size:
                     raise OptionError(f"token id {token} is outside the vocabulary of {vocab_size}")
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """What the target thought of a token it emitted: natural logarithms, of its logits as they are, before
+    any setting of the request.
+
+    top: the most likely tokens with theirs, best first, the lower id on ties
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
 
 
 @dataclass(slots=True)
@@ -136,6 +163,8 @@ class Answer:
     accepted:       one flag a token: whether it came from a draft
     finish_reason:  "stop" (EOS or a stop string), "length" (max_tokens or the context's end), "error"
     by:             the same by drafter, PLAIN for passes without one
+    cached_tokens:  of the prompt's, those whose K/V an earlier sequence had left in the cache
+    logprobs:       one a token where the request asked for them
     dropped:        drafts thrown away because the drafter failed or proposed nonsense
     speedup:        estimated from what steps cost: plain decoding's time for these tokens over the time they
                     took, prefill apart; None where no costs are known or nothing speculated
@@ -150,6 +179,8 @@ class Answer:
     counts: Counts
     seconds: Seconds
     by: Mapping[str, Tally] = field(default_factory=dict)
+    cached_tokens: int = 0
+    logprobs: tuple[Logprob, ...] = ()
     dropped: int = 0
     speedup: float | None = None
     error: str | None = None
@@ -160,12 +191,20 @@ class Answer:
         return len(self.ids) / self.seconds.total if self.seconds.total else 0.0
 
 
+def refused(request: Request, error: str) -> Answer:
+    """The answer to a request that never ran."""
+    return Answer(
+        "", (), (), "error", request.seed or 0, len(request.prompt), Counts(), Seconds(), error=error
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Event:
     """What one step decided for one sequence.
 
     index:   which answer it belongs to, in the order asked for (prompts first, then choices)
     pieces:  text that became safe to show, each with whether the token that released it came from a draft
+    logprobs: one a token where the request asked for them
     answer:  the finished answer on the last event, else None
     """
 
@@ -174,6 +213,7 @@ class Event:
     pieces: tuple[tuple[str, bool], ...]
     answer: Answer | None = None
     index: int = 0
+    logprobs: tuple[Logprob, ...] = ()
 
     @property
     def text(self) -> str:
@@ -181,7 +221,8 @@ class Event:
 
 
 class Sequence:
-    """A request being answered. `tokens` holds prompt and answer; the cache follows behind."""
+    """A request being answered. `tokens` holds prompt and answer; the cache follows behind. It may hold the
+    prompt's beginning already."""
 
     def __init__(self, request: Request, cache: Block, tokenizer: Decodes, context: int) -> None:
         self.request = request
@@ -189,6 +230,8 @@ class Sequence:
         self.seed = fresh_seed() if request.seed is None else request.seed
         self.tokens = list(request.prompt)
         self.accepted: list[bool] = []
+        self.logprobs: list[Logprob] = []
+        self.cached = cache.length
         self.seconds = Seconds()
         self.tallies: dict[str, Tally] = {}
         self.dropped = 0
@@ -275,6 +318,7 @@ class Sequence:
             tokens=tuple(self.tokens[prompt + start :]),
             accepted=tuple(self.accepted[start:]),
             pieces=pieces,
+            logprobs=tuple(self.logprobs[start:]),
             answer=None if self.finish is None else self.answer(),
         )
 
@@ -291,6 +335,8 @@ class Sequence:
             counts=self.counts,
             seconds=self.seconds,
             by=self.tallies,
+            cached_tokens=self.cached,
+            logprobs=tuple(self.logprobs),
             speedup=self.speedup,
             dropped=self.dropped,
             error=self.error,

@@ -12,23 +12,27 @@ from collections.abc import Sequence as Seq
 from dataclasses import replace
 from time import perf_counter
 
+import torch
 from torch import Tensor
 
+from taslak.core.counts import Counts
 from taslak.core.draft import Draft
 from taslak.core.sampling import Distribution
 from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import NOTHING, Budget, Drafter, Report
-from taslak.engine.policy import Policy
-from taslak.engine.sequence import Seconds, Sequence
-from taslak.engine.turn import Step, Turn
-from taslak.errors import DraftError, SamplingError
+from taslak.engine.policy import FixedGamma, Policy
+from taslak.engine.sequence import PLAIN, Logprob, Request, Seconds, Sequence
+from taslak.engine.turn import Plan, Step, Turn
+from taslak.errors import DraftError, OptionError, SamplingError
 from taslak.models.cache import Block
 from taslak.models.target import Target, chain_rows
 
 log = logging.getLogger(__name__)
 
 CHUNK = 512
-"""Most committed tokens one pass takes in: longer prompts are prefilled in chunks of this."""
+"""Most committed tokens one pass takes in: longer prompts are prefilled in chunks of this …"""
+BESIDE = 128
+"""… and of this while other sequences decode, so that their streams keep flowing."""
 
 
 def take_in(target: Target, cache: Block, tokens: Seq[int]) -> None:
@@ -42,11 +46,17 @@ def take_in(target: Target, cache: Block, tokens: Seq[int]) -> None:
 class Engine:
     """Runs steps over the sequences it is given. Without drafters it decodes plainly."""
 
-    def __init__(self, target: Target, drafters: Mapping[str, Drafter], policy: Policy) -> None:
-        """drafters: by the names that the policy's plans use."""
+    def __init__(
+        self, target: Target, drafters: Mapping[str, Drafter], policy: Policy, shape: FixedGamma | None = None
+    ) -> None:
+        """drafters: by the names that the policy's plans use. shape: of drafts whose depth a request sets;
+        None = a line."""
         self.target = target
         self.drafters = dict(drafters)
         self.policy = policy
+        self._shape = FixedGamma(1) if shape is None else shape
+        self.totals: dict[str, Counts] = {}
+        """Of all sequences so far, by drafter; PLAIN: passes nobody was asked to draft for."""
         self._remote = target.device.type != "cpu"
         self._complained: set[str] = set()
 
@@ -95,7 +105,8 @@ class Engine:
 
     def _turns(self, sequences: Seq[Sequence]) -> list[Turn]:
         """Share the pass: one pending token always goes, prompts take the chunk in order of arrival."""
-        room = CHUNK
+        decoding = any(sequence.pending == 1 for sequence in sequences)
+        room = BESIDE if decoding else CHUNK
         turns = []
         for sequence in sorted(sequences, key=lambda s: s.pending > 1):
             take = min(sequence.pending, room)
@@ -112,7 +123,7 @@ class Engine:
         if not self.drafters or not asking:
             return seconds
         try:
-            plans = self.policy.plans([turn.sequence for turn in asking], self.drafters)
+            plans = self._plans([turn.sequence for turn in asking])
         except Exception as error:  # it asks drafters how far behind they are
             self._complain("policy", error)
             return seconds
@@ -136,6 +147,41 @@ class Engine:
             if not turn.draft and turn.spare is not None:
                 turn.by, turn.draft = turn.spare
         return seconds
+
+    def _plans(self, sequences: Seq[Sequence]) -> list[Plan]:
+        """As each request says, else as the policy does: over all at once that may use the same drafters."""
+        plans: dict[Sequence, Plan] = {}
+        open_: dict[tuple[str, ...], list[Sequence]] = {}
+        for sequence in sequences:
+            request = sequence.request
+            if request.gamma is None:
+                open_.setdefault(tuple(request.methods), []).append(sequence)
+            else:
+                own = self.shape_of(request)
+                plans[sequence] = own.plans([sequence], self._allowed(request.methods))[0]
+        for methods, theirs in open_.items():
+            made = self.policy.plans(theirs, self._allowed(methods))
+            plans.update(zip(theirs, made, strict=True))
+        return [plans[sequence] for sequence in sequences]
+
+    def shape_of(self, request: Request) -> FixedGamma:
+        """Of the drafts of a request that sets their depth."""
+        return self._shape if request.gamma is None else replace(self._shape, gamma=request.gamma)
+
+    def max_nodes(self, request: Request) -> int:
+        """Drafted nodes that a sequence's cache needs room for."""
+        return max(self.policy.max_nodes, self.shape_of(request).max_nodes)
+
+    def check(self, request: Request) -> None:
+        """Raise PromptError or OptionError for what no answer can be made from."""
+        request.check(self.target.vocab_size, self.target.context)
+        for name in request.methods:
+            if name not in self.drafters:
+                known = ", ".join(self.drafters) or "none"
+                raise OptionError(f"method is {name!r}, which is not among this model's drafters: {known}")
+
+    def _allowed(self, methods: Seq[str]) -> Mapping[str, Drafter]:
+        return {name: self.drafters[name] for name in methods} if methods else self.drafters
 
     def _ask(self, name: str, turns: Seq[Turn]) -> None:
         """One drafter's drafts for these turns. Whatever it does wrong costs its draft and nothing else."""
@@ -212,21 +258,32 @@ class Engine:
             return view.distribution(logits[root + 1 + node])
 
         path = turn.path
+        row = root
         try:
             for decision in VERIFIERS[request.verify](draft, p_at, view.key, view.position):
+                if request.logprobs is not None:
+                    sequence.logprobs.append(_logprob(logits[row], decision.token, request.logprobs))
                 if decision.node is None:
                     turn.bonus = True
                 else:
                     path.append(decision.node)
+                    row = root + 1 + decision.node
                 if sequence.commit(decision.token, accepted=decision.node is not None):
                     break
         except SamplingError as error:
             sequence.fail(str(error))
-        sequence.tally(turn.by).counts.record(draft, path, turn.bonus)
+        for counts in (sequence.tally(turn.by).counts, self._total(turn.by)):
+            counts.record(draft, path, turn.bonus)
         watch = self.drafters[turn.by].watch if draft and turn.by is not None else None
         if watch is not None:
             watch.record(bool(path))
         return path
+
+    def _total(self, drafter: str | None) -> Counts:
+        name = PLAIN if drafter is None else drafter
+        if name not in self.totals:
+            self.totals[name] = Counts()
+        return self.totals[name]
 
     def _observe(self, turns: Seq[Turn], reports: Seq[Report]) -> None:
         """Tell drafters of the pass, whoever drafted for it."""
@@ -271,6 +328,18 @@ class Engine:
                 name if name == "policy" else f"drafter {name}",
                 error,
             )
+
+
+def _logprob(row: Tensor, token: int, count: int) -> Logprob:
+    """Of one token and the `count` most likely ones. row: Float32[V], logits."""
+    logs = torch.log_softmax(row.double(), dim=-1)
+    top: tuple[tuple[int, float], ...] = ()
+    if count:
+        best = torch.topk(logs, min(count, logs.numel())).values[-1]
+        ids = (logs >= best).nonzero()[:, 0]  # ascending, so that the lower id goes first on ties
+        order = torch.sort(logs[ids], descending=True, stable=True).indices[:count]
+        top = tuple(zip(ids[order].tolist(), logs[ids[order]].tolist(), strict=True))
+    return Logprob(token, float(logs[token]), top)
 
 
 def _rows_of(hidden: Tensor, first: int, kept: list[int]) -> Tensor:

@@ -33,6 +33,7 @@ class Pool:
     ) -> None:
         self._shape = (layers, kv_heads, head_size)
         self._free: list[int] = []  # ascending
+        self._holders: dict[int, int] = {}  # of pages that more than one holds
         self.keys = torch.empty((layers, 0, kv_heads, head_size), dtype=dtype, device=device)
         self.values = torch.empty_like(self.keys)
         self._max_pages = None if max_bytes is None else max_bytes // (PAGE * self.bytes_per_position)
@@ -61,9 +62,20 @@ class Pool:
         """Memory taken, free pages included."""
         return self.keys.nbytes + self.values.nbytes
 
-    def allocate(self, positions: int) -> Block:
-        """A block table with room for `positions`. Raises MemoryLimitError when the pool is full."""
-        return Block(self, self.take(-(-positions // PAGE)))
+    def allocate(self, positions: int, shared: Sequence[int] = ()) -> Block:
+        """A block table with room for `positions`. Raises MemoryLimitError when the pool is full.
+
+        shared: full pages it begins with, which hold its first positions already and stay whoever else's they
+                are: the block holds them too, and never writes to them
+        """
+        fresh = self.take(max(-(-positions // PAGE) - len(shared), 0), after=shared[-1] if shared else None)
+        self.share(shared)
+        return Block(self, [*shared, *fresh], len(shared) * PAGE)
+
+    def share(self, pages: Sequence[int]) -> None:
+        """One more holds these pages: they are free when all have released them."""
+        for page in pages:
+            self._holders[page] = self._holders.get(page, 1) + 1
 
     def take(self, need: int, after: int | None = None) -> list[int]:
         """Pages for a block table, in a row where that can be: such a sequence is read as a view, not
@@ -78,8 +90,15 @@ class Pool:
         return pages
 
     def release(self, pages: Sequence[int]) -> None:
-        """Take pages back. Called by Block.release only."""
-        self._free = sorted([*self._free, *pages])
+        """Take pages back from one of their holders."""
+        back = []
+        for page in pages:
+            holders = self._holders.pop(page, 1) - 1
+            if holders == 0:
+                back.append(page)
+            elif holders > 1:
+                self._holders[page] = holders
+        self._free = sorted([*self._free, *back])
 
     def _run(self, need: int) -> list[int]:
         """The first `need` free pages in a row, else the first free ones. There are enough."""
@@ -127,11 +146,13 @@ class Block:
     depths:   positions past the committed prefix, 0 for a node whose parent is the prefix
     """
 
-    def __init__(self, pool: Pool, pages: list[int]) -> None:
+    def __init__(self, pool: Pool, pages: list[int], length: int = 0) -> None:
+        """length: positions that the first pages hold already; they are never written to."""
         self._pool = pool
         self._pages = pages
         self._consecutive = _in_a_row(pages)
-        self.length = 0
+        self._given = length
+        self.length = length
         self.parents: list[int] = []
         self.depths: list[int] = []
 
@@ -200,8 +221,8 @@ class Block:
         self.parents, self.depths = [], []
 
     def crop(self, length: int) -> None:
-        """Forget the uncommitted nodes and every committed position from `length` on."""
-        self.length = min(self.length, length)
+        """Forget the uncommitted nodes and every committed position from `length` on, but for shared ones."""
+        self.length = min(self.length, max(length, self._given))
         self.parents, self.depths = [], []
 
     def release(self) -> None:
@@ -209,6 +230,7 @@ class Block:
         self._pool.release(self._pages)
         self._pages = []
         self._consecutive = True
+        self._given = 0
         self.crop(0)
 
 

@@ -102,8 +102,8 @@ class Decoder:
         self._points |= {layer_feature(layer): layer for layer in range(self.layers)}
         self.width_invariant = self._layers.width_invariant
 
-    def allocate(self, positions: int) -> Block:
-        return self.pool.allocate(positions)
+    def allocate(self, positions: int, shared: Sequence[int] = ()) -> Block:
+        return self.pool.allocate(positions, shared)
 
     def forward(
         self, batch: Sequence[Rows], layers: tuple[int, int] | None = None, capture: Sequence[str] = ()

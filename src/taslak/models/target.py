@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from taslak.models.cache import Block
+from taslak.models.cache import Block, Pool
 from taslak.models.kernels import Kernels
 from taslak.models.layers import Ends
 
@@ -94,8 +94,12 @@ class Target(Protocol):
     ends: Ends
     """Embedding, last norm and head, as `kernels.layers` takes them."""
 
-    def allocate(self, positions: int) -> Block:
-        """A cache for one sequence with room for this many positions. Raises MemoryLimitError."""
+    pool: Pool
+    """Where the K/V of all sequences lies."""
+
+    def allocate(self, positions: int, shared: Sequence[int] = ()) -> Block:
+        """A cache for one sequence with room for this many positions. Raises MemoryLimitError.
+        shared: as for `Pool.allocate`."""
         ...
 
     def forward(

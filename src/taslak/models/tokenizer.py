@@ -24,6 +24,20 @@ PADDING = re.compile(r"\[PAD\d*\]|<\|?(pad|unused|extra|dummy|reserved)\w*\|?>",
 
 NUMBERED = re.compile(r"\[PAD\d+\]")
 
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+def _byte_characters() -> dict[str, int]:
+    """GPT-2's spelling of bytes: those that print stand for themselves, the others for the code points from
+    256 on, in order."""
+    printing = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = (byte for byte in range(256) if byte not in printing)
+    shifted = {chr(256 + i): byte for i, byte in enumerate(others)}
+    return {chr(byte): byte for byte in printing} | shifted
+
+
+_BYTES = _byte_characters()
+
 
 @dataclass(frozen=True)
 class Difference:
@@ -112,11 +126,38 @@ class Tokenizer:
     def bos_id(self) -> int | None:
         return self._id("bos_token")
 
+    def token_id(self, token: str) -> int | None:
+        """The id of a token by its spelling in the vocabulary, None where it has none."""
+        id = self._files.fast.token_to_id(token)
+        return None if id is None else int(id)
+
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes of text that a token stands for: of a code point, they may be a part. A special token's
+        are its spelling; an id that is no token has none."""
+        spelled = self._files.fast.id_to_token(id)
+        if spelled is None:
+            return b""
+        if spelled in self._added:
+            return str(spelled).encode()
+        if self._byte_level and all(char in _BYTES for char in spelled):
+            return bytes(_BYTES[char] for char in spelled)
+        if byte := _BYTE_TOKEN.fullmatch(spelled):
+            return bytes([int(byte[1], 16)])
+        return str(spelled).replace("▁", " ").encode()
+
+    @cached_property
+    def _added(self) -> frozenset[str]:
+        return frozenset(str(token) for token in self._files.fast.get_added_tokens_decoder().values())
+
+    @cached_property
+    def _byte_level(self) -> bool:
+        """Whether the vocabulary spells bytes with printable characters (GPT-2's way)."""
+        return "ByteLevel" in repr(self._files.fast.decoder)
+
     def _id(self, name: str) -> int | None:
         """Of a special token with a name."""
         token = self._files.names.get(name)
-        id = None if token is None else self._files.fast.token_to_id(token)
-        return None if id is None else int(id)
+        return None if token is None else self.token_id(token)
 
     @cached_property
     def _tokens(self) -> dict[int, str]:
