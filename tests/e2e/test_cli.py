@@ -24,7 +24,8 @@ from taslak.drafters.formats import ExitConfig, write_head
 from taslak.engine.usage import Weights
 from taslak.loading import load
 from taslak.models.loading import DEFAULT_PACK, packs
-from tests.e2e.conftest import CONTEXT, Result, Taslak, write_model
+from tests.e2e.conftest import Result, Taslak
+from tests.support.checkpoint import CONTEXT, write_model
 from tests.support.heads import random_head
 
 JSON_KEYS = {

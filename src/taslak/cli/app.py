@@ -16,6 +16,7 @@ from taslak.cli.demo import demo
 from taslak.cli.errors import run
 from taslak.cli.generate import generate
 from taslak.cli.info import info
+from taslak.cli.serve import serve
 from taslak.cli.stats import stats
 from taslak.cli.train import train
 from taslak.cli.verify import verify
@@ -28,6 +29,7 @@ app = typer.Typer(
     help="Lossless speculative decoding of language models: the same text, sooner.",
 )
 app.command()(generate)
+app.command()(serve)
 app.command()(demo)
 app.command()(train)
 app.command()(verify)

@@ -1,0 +1,234 @@
+"""`taslak serve`: an OpenAI-compatible server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taslak.cli import rendering
+from taslak.cli.options import (
+    DEFAULT_DTYPE,
+    DEFAULT_MODEL,
+    DRAFTING,
+    Device,
+    Dtype,
+    Exact,
+    Gamma,
+    Method,
+    Threads,
+    check_price,
+    use_threads,
+)
+from taslak.errors import OptionError
+
+if TYPE_CHECKING:
+    pass
+
+SERVING, LIMITS, WATCHING = "Serving", "Limits", "Watching"
+
+
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=]MODEL...",
+            help="What to serve, each under its own name or another. Default: smollm2-135m-instruct.",
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where to listen; default: for this machine alone. Set an API key before opening it.",
+            rich_help_panel=SERVING,
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(metavar="N", help="0 takes a free one.", rich_help_panel=SERVING)
+    ] = 8000,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            envvar="TASLAK_API_KEY",
+            show_envvar=True,
+            help="Answer only those who send it.",
+            rich_help_panel=SERVING,
+        ),
+    ] = None,
+    cors: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Let web pages from there ask; may be given several times. Default: none.",
+            rich_help_panel=SERVING,
+        ),
+    ] = None,
+    admin: Annotated[
+        bool,
+        typer.Option(
+            "--admin", help="Let drafters be changed over HTTP (/admin/drafter).", rich_help_panel=SERVING
+        ),
+    ] = False,
+    dtype: Dtype = DEFAULT_DTYPE,
+    device: Device = "cpu",
+    exact: Exact = False,
+    threads: Threads = None,
+    method: Method = None,
+    draft: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]DRAFT",
+            help="A smaller model with the same tokenizer, or a head's folder; of several models NAME says "
+            "whose. SIGHUP loads them anew.",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = None,
+    gamma: Gamma = None,
+    verify: Annotated[
+        str,
+        typer.Option(
+            help="coupled: the same text as without speculation. rejection: the same distribution.",
+            metavar="coupled|rejection",
+            rich_help_panel=DRAFTING,
+        ),
+    ] = "coupled",
+    max_running: Annotated[
+        int, typer.Option(metavar="N", help="Answers that share a pass.", rich_help_panel=LIMITS)
+    ] = 64,
+    max_waiting: Annotated[
+        int,
+        typer.Option(metavar="N", help="Answers that wait; more get status 429.", rich_help_panel=LIMITS),
+    ] = 256,
+    timeout: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Longest a request may take.", rich_help_panel=LIMITS)
+    ] = 600.0,
+    max_prompt_tokens: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Default: what the context holds.", rich_help_panel=LIMITS),
+    ] = None,
+    max_body_mib: Annotated[
+        float, typer.Option(metavar="MIB", help="Largest body of a request.", rich_help_panel=LIMITS)
+    ] = 8.0,
+    prefix_cache_mib: Annotated[
+        float,
+        typer.Option(
+            metavar="MIB",
+            help="Of a model's K/V cache, kept for prompts that begin alike; 0 keeps nothing.",
+            rich_help_panel=LIMITS,
+        ),
+    ] = 512.0,
+    collect: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Append every served prompt, as `taslak train --prompts` reads them. Only with the consent "
+            "of those who ask.",
+            rich_help_panel=WATCHING,
+        ),
+    ] = None,
+    record: Annotated[
+        bool,
+        typer.Option(
+            "--record/--no-record",
+            help="Keep the figures (never the text) for `taslak stats`.",
+            rich_help_panel=WATCHING,
+        ),
+    ] = True,
+    price_per_hour: Annotated[
+        float | None,
+        typer.Option(
+            metavar="PRICE", help="Of this machine: shows what tokens cost.", rich_help_panel=WATCHING
+        ),
+    ] = None,
+    log_prompts: Annotated[
+        bool, typer.Option("--log-prompts", help="Put prompts into the log.", rich_help_panel=WATCHING)
+    ] = False,
+) -> None:
+    """Serve models over OpenAI's HTTP interface, with a dashboard at / and metrics at /metrics."""
+    check_price(price_per_hour)
+    named = _named(models or [DEFAULT_MODEL])
+    drafts = _drafts(draft or [], list(named))
+    use_threads(threads)
+    try:
+        from taslak.server.app import Server
+        from taslak.server.run import run
+        from taslak.server.settings import MIB, Settings
+    except ImportError as error:
+        raise OptionError(
+            f"serving needs packages that aren't installed ({error.name}); pip install 'taslak[serve]'"
+        ) from None
+    settings = Settings(
+        api_key=api_key,
+        max_running=max_running,
+        max_waiting=max_waiting,
+        timeout=timeout,
+        max_body_bytes=int(max_body_mib * MIB),
+        max_prompt_tokens=max_prompt_tokens,
+        prefix_bytes=int(prefix_cache_mib * MIB),
+        origins=tuple(cors or ()),
+        price_per_hour=price_per_hour,
+        collect=collect,
+        log_prompts=log_prompts,
+        admin=admin,
+    )
+    from taslak.control.history import History
+
+    history = History() if record else None
+    server = Server(settings, history)
+    options: dict[str, Any] = {
+        "gamma": gamma,
+        "verify": verify,
+        "dtype": dtype,
+        "device": device,
+        "exact": exact,
+    }
+    for name, model in named.items():
+        with rendering.ProgressBar() as progress:
+            server.load(
+                name,
+                model,
+                drafts.get(name),
+                method,
+                share=1.0 / len(named),
+                progress=progress,
+                **options,
+            )
+    try:
+        run(server, host, port)
+    finally:
+        if history is not None:
+            history.close()
+
+
+def _named(models: list[str]) -> dict[str, str]:
+    """By the names they are served under."""
+    named: dict[str, str] = {}
+    for each in models:
+        name, _, model = each.rpartition("=")
+        name = name or model
+        if name in named:
+            raise OptionError(f"two models would be served as {name}; name one of them: OTHER={model}")
+        named[name] = model
+    return named
+
+
+def _drafts(drafts: list[str], names: list[str]) -> dict[str, str]:
+    """By the names of the models they are for."""
+    found: dict[str, str] = {}
+    for each in drafts:
+        name, _, draft = each.rpartition("=")
+        if not name:
+            if len(names) > 1:
+                raise OptionError(f"--draft {each} is for one of {', '.join(names)}; say whose: NAME={each}")
+            name = names[0]
+        if name not in names:
+            raise OptionError(
+                f"--draft {each} is for {name}, which isn't served; there is {', '.join(names)}"
+            )
+        if name in found:
+            raise OptionError(f"--draft names two for {name}; give one")
+        found[name] = draft
+    return found

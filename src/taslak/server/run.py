@@ -1,0 +1,91 @@
+"""Runs a server until it is told to stop. SIGTERM, Ctrl-C: what runs may end. SIGHUP: drafters load anew."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+
+import uvicorn
+
+from taslak.errors import OptionError
+from taslak.server.app import Server
+from taslak.server.logs import write_log
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 120
+"""How long answers that run may take to end after SIGTERM."""
+
+
+def run(server: Server, host: str, port: int) -> None:
+    """Serve until a signal. Raises OptionError for an address that can't be had."""
+    bound = _bind(host, port)
+    address, port = bound.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
+    if server.settings.api_key is None and not _loopback(address):
+        log.warning("%s is open to everybody who reaches it; set an API key (--api-key)", shown)
+    config = uvicorn.Config(
+        server.app,
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=DRAIN_SECONDS,
+        server_header=False,
+        h11_max_incomplete_event_size=64 << 10,
+    )
+    runner = _Runner(config, server)
+    write_log()
+    names = ", ".join(each.name for each in server.catalogue)
+    print(f"taslak serves {names} on http://{shown}:{port}", file=sys.stderr, flush=True)
+    runner.run(sockets=[bound])
+
+
+class _Runner(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+        super().__init__(config)
+        self._server = server
+        self._reloading: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        if hasattr(signal, "SIGHUP"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
+        await super().startup(sockets)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._server.ready = False
+        await super().shutdown(sockets)
+
+    def _reload(self) -> None:
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._load_again())
+
+    async def _load_again(self) -> None:
+        for served in self._server.catalogue:
+            if served.loads is None:
+                continue
+            try:
+                await asyncio.to_thread(self._server.catalogue.reload, served)
+            except Exception as error:  # the old one goes on
+                log.error(
+                    "the drafter of %s could not be loaded anew, the old one stays: %s", served.name, error
+                )
+            else:
+                log.info("the drafter of %s was loaded anew", served.name)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        bound = socket.socket(family)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+    except (OSError, OverflowError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise OptionError(f"can't listen on {host}:{port}: {why}; choose another --host or --port") from None
+    return bound
+
+
+def _loopback(address: str) -> bool:
+    return address == "::1" or address.startswith("127.")
