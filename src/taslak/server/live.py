@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -50,6 +50,7 @@ class Live:
                 known["ended"] = event.ended
                 return
         self._numbers += 1
+        against = "break-even" if event.kind == BELOW else "it was"
         self._events.append(
             {
                 "same": same,
@@ -58,7 +59,7 @@ class Live:
                 "model": model,
                 "task": event.task,
                 "kind": "low" if event.kind == BELOW else "change",
-                "message": str(replace(event, causes=(), ended=None)).split(". Likely cause")[0],
+                "message": f"acceptance rate {event.rate:.2f}, {against} {event.reference:.2f}",
                 "causes": list(event.causes),
                 "ended": event.ended,
             }
