@@ -12,6 +12,7 @@ import typer
 from taslak.cli import models
 from taslak.cli.advise import advise
 from taslak.cli.bench import bench
+from taslak.cli.chat import chat
 from taslak.cli.demo import demo
 from taslak.cli.errors import run
 from taslak.cli.generate import generate
@@ -28,6 +29,7 @@ app = typer.Typer(
     help="Lossless speculative decoding of language models: the same text, sooner.",
 )
 app.command()(generate)
+app.command()(chat)
 app.command()(demo)
 app.command()(train)
 app.command()(verify)
