@@ -6,10 +6,12 @@
     │   ├── ModelNotFound          a name that is no folder, file, pack or reachable Hub id
     │   ├── CheckpointError        a broken, truncated or unsupported weight file
     │   ├── TokenizerMismatch      draft and target spell the same id differently
-    │   ├── PromptError            a prompt that is empty or longer than the context
+    │   ├── PromptError            a prompt that is empty or can't be used
+    │   │   └── ContextFull            a prompt that leaves no room for an answer in the context
     │   ├── DownloadError          no network, a failed fetch, a digest that differs
     │   ├── DiskError              not enough free disk for what was asked
-    │   └── MemoryLimitError       not enough free memory for what was asked
+    │   ├── MemoryLimitError       not enough free memory for what was asked
+    │   └── ServerError            a server that is gone, refuses, or breaks off
     ├── DraftError             a drafter proposed something malformed; the engine drops the draft
     └── SamplingError          a visited logits row holds no usable distribution; fails that request alone
 
@@ -44,7 +46,11 @@ class TokenizerMismatch(UserError):
 
 
 class PromptError(UserError, ValueError):
-    """A prompt is empty or does not fit into the context."""
+    """A prompt is empty or can't be used."""
+
+
+class ContextFull(PromptError):
+    """A prompt leaves no room for an answer in the context."""
 
 
 class DownloadError(UserError):
@@ -57,6 +63,10 @@ class DiskError(UserError):
 
 class MemoryLimitError(UserError):
     """Not enough free memory."""
+
+
+class ServerError(UserError):
+    """A server can't be reached, refuses a request, or breaks off."""
 
 
 class DraftError(TaslakError, ValueError):

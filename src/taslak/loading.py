@@ -143,13 +143,21 @@ def load(
         exit_layer=exit_layer,
     )
     if gamma is None and control:
-        try:
-            known = calibrated(language_model, progress=progress)
-        except Exception as error:  # a drafter that fails costs its drafts; here it costs the control
-            log.warning("what drafting costs can't be measured, so its depth is fixed: %s", error)
-        else:
-            language_model.policy = controller(language_model, known, stop_below)
+        control_depth(language_model, stop_below, progress)
     return language_model
+
+
+def control_depth(
+    model: LanguageModel, stop_below: float | None = None, progress: Progress | None = None
+) -> None:
+    """From now on the depth is chosen anew for each step and drafter. What steps cost is measured where it
+    isn't known; where it can't be, the depth stays fixed and a warning says so."""
+    try:
+        known = calibrated(model, progress=progress)
+    except Exception as error:  # a drafter that fails costs its drafts; here it costs the control
+        log.warning("what drafting costs can't be measured, so its depth is fixed: %s", error)
+    else:
+        model.policy = controller(model, known, stop_below)
 
 
 def automatic(has_draft: bool, kinds: Sequence[str]) -> tuple[str, ...]:

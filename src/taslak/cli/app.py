@@ -12,6 +12,7 @@ import typer
 from taslak.cli import models
 from taslak.cli.advise import advise
 from taslak.cli.bench import bench
+from taslak.cli.chat import chat
 from taslak.cli.demo import demo
 from taslak.cli.errors import run
 from taslak.cli.generate import generate
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 app.command()(generate)
 app.command()(serve)
+app.command()(chat)
 app.command()(demo)
 app.command()(train)
 app.command()(verify)

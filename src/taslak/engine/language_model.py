@@ -103,6 +103,7 @@ class LanguageModel:
         exits = (drafter.needs.exit_layer for drafter in drafters.values())
         self.exit_layer = next((layer for layer in exits if layer is not None), None)
         fixed = FixedGamma(gamma, branch, stop_below, nodes)
+        self._drafters = drafters
         self.engine = Engine(target.decoder, drafters, fixed, fixed)
         self.listeners: list[Listener] = []
         """Told of every finished answer, with its request."""
@@ -116,6 +117,23 @@ class LanguageModel:
     def policy(self, policy: Policy) -> None:
         self.engine.policy = policy
         self.gamma = policy.gamma if isinstance(policy, FixedGamma) else None
+
+    def lacks(self, method: str) -> list[str]:
+        """Of a method's drafters those that it can't `choose`. Raises OptionError for an unknown method."""
+        names = base.drafters_of(method)
+        return [name for name in names if name not in self._drafters and not base.method(name).looks_up]
+
+    def choose(self, method: str) -> None:
+        """Draft by this method from the next answer on: with drafters it was made with, and look-ups, which
+        need nothing. The policy stays. Raises OptionError for an unknown method and for one it `lacks`."""
+        if lacking := self.lacks(method):
+            raise OptionError(f"{self.name} was loaded without {', '.join(lacking)}; load it for {method}")
+        names = base.drafters_of(method)
+        for name in names:
+            if name not in self._drafters:
+                self._drafters[name] = base.build(name, self.target, DrafterOptions(branch=self.branch))
+        self.engine.drafters = {name: self._drafters[name] for name in names}
+        self.method = "+".join(names)
 
     @overload
     def generate(self, prompt: str, *, raw: bool = ..., **options: Any) -> Answer: ...

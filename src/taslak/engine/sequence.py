@@ -16,7 +16,7 @@ from taslak.core.sampling import Sampling
 from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import View
 from taslak.engine.text import Decodes, TextStream
-from taslak.errors import OptionError, PromptError
+from taslak.errors import ContextFull, OptionError, PromptError
 from taslak.models.cache import Block
 
 Finish = Literal["stop", "length", "error"]
@@ -71,7 +71,7 @@ class Request:
         if not self.prompt:
             raise PromptError("the prompt is empty; expected at least one token")
         if len(self.prompt) >= context:
-            raise PromptError(
+            raise ContextFull(
                 f"the prompt has {len(self.prompt)} tokens; the model's context is {context} and the answer "
                 "needs room in it. Shorten the prompt"
             )

@@ -10,7 +10,7 @@ import pytest
 
 import taslak
 from taslak.engine.language_model import LanguageModel
-from taslak.errors import OptionError, PromptError, TokenizerMismatch
+from taslak.errors import ContextFull, OptionError, PromptError, TokenizerMismatch
 from taslak.models.pretrained import Pretrained
 from tests.support.tiny import near_model, tiny_model
 
@@ -58,6 +58,26 @@ def test_speculation_can_be_switched_off(model: LanguageModel) -> None:
     assert off.counts.drafted == 0
     assert off.counts.acceptance_rate is None
     assert off.ids == model.generate("ABCABC", max_tokens=8).ids
+
+
+def test_the_method_can_be_chosen_anew() -> None:
+    chosen = LanguageModel(pretrained(tiny_model(1), Tokenizer()), method="suffix+early-exit", gamma=4)
+    text = chosen.generate("ABCABC", max_tokens=8).text
+    for method in ("early-exit", "ngram", "suffix+early-exit"):  # a look-up needs nothing
+        chosen.choose(method)
+        answer = chosen.generate("ABCABC", max_tokens=8)
+        assert (answer.text, chosen.method) == (text, method)
+        assert {*answer.by} <= {*method.split("+"), "plain"}
+    assert chosen.lacks("suffix+medusa") == ["medusa"]
+    with pytest.raises(OptionError, match="without medusa"):
+        chosen.choose("suffix+medusa")
+    assert chosen.method == "suffix+early-exit"
+
+
+def test_a_prompt_that_fills_the_context_is_told_apart() -> None:
+    short = LanguageModel(pretrained(tiny_model(1, context=16), Tokenizer()))
+    with pytest.raises(ContextFull, match="16 tokens; the model's context is 16"):
+        short.generate("A" * 16)
 
 
 def test_n_answers_a_prompt(model: LanguageModel) -> None:
