@@ -23,7 +23,7 @@ from taslak.control.monitor import Event
 from taslak.engine.language_model import LanguageModel
 from taslak.engine.sequence import Answer
 from taslak.engine.sequence import Request as Asked
-from taslak.errors import ModelNotFound, OptionError, PromptError, TaslakError, UserError
+from taslak.errors import ContextFull, ModelNotFound, OptionError, PromptError, TaslakError, UserError
 from taslak.loading import load
 from taslak.server.catalogue import Catalogue, Served
 from taslak.server.collect import Collector
@@ -336,7 +336,8 @@ class Server:
             missing = isinstance(error, ModelNotFound)
             status = 404 if missing else 400
             self._count("", _endpoint(http), status)
-            code = "model_not_found" if missing else None
+            full = isinstance(error, ContextFull)
+            code = "model_not_found" if missing else "context_length_exceeded" if full else None
             return told(http, status, error_body(str(error), "invalid_request_error", code))
 
         @app.exception_handler(TaslakError)

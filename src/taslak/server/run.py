@@ -7,6 +7,8 @@ import logging
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -47,6 +49,19 @@ class _Runner(uvicorn.Server):
         super().__init__(config)
         self._server = server
         self._reloading: asyncio.Task[None] | None = None
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's own, but for its end: there it raises the signal again, and what ended as it was told
+        to would end by a signal, not with 0."""
+        before = {
+            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         if hasattr(signal, "SIGHUP"):
