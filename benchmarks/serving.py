@@ -2,8 +2,8 @@
 
     python benchmarks/serving.py [--only throughput|latency|soak] [--minutes 5] [--rounds 3] [--no-llama]
 
-The default model, greedy. Throughput: answers of 128 tokens, one stream and eight at once, both servers running
-and asked in turns; nobody keeps prompts in his cache, and each round has its own.
+The default model, greedy. Throughput: answers of 128 tokens, one stream and eight at once, both servers
+running and asked in turns; nobody keeps prompts in his cache, and each round has its own.
 Latency: the time to the first token alone, of four arrivals at once, and of arrivals at random (Poisson)
 at half of the capacity measured here. Soak: sixteen clients, one in ten of whom leaves in the middle, with
 malformed bodies, stop strings and seeds among what they send; every finished greedy answer is compared with

@@ -17,7 +17,8 @@ from taslak.core.draft import EMPTY, ONE_HOT, ROOT, Draft
 from taslak.core.sampling import Distribution
 from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, common_prefix, register
 from taslak.errors import OptionError, SamplingError
-from taslak.models.cache import Block
+from taslak.models.cache import PAGE, Block, Pool
+from taslak.models.prefix import PrefixCache
 from taslak.models.target import Target, chain_rows
 
 _CHUNK = 512
@@ -79,9 +80,16 @@ class DraftModel:
 
     def __init__(self, draft: Target, vocab_size: int, branch: int = 1) -> None:
         """vocab_size: the target's; ids from there on are never drafted."""
+        self.prefixes: PrefixCache | None = None
+        """Where it finds and leaves beginnings of texts; None = it reads every text from its beginning."""
         self._model = draft
         self._vocab_size = vocab_size
         self._branch = branch
+
+    @property
+    def pool(self) -> Pool:
+        """Where its K/V lies."""
+        return self._model.pool
 
     def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
         growing = [self._start(view, budget) for view, budget in zip(views, budgets, strict=True)]
@@ -106,10 +114,14 @@ class DraftModel:
         """Nothing to learn: the next `propose` sees the committed tokens."""
 
     def lag(self, view: View) -> int:
-        return len(view.tokens) - (0 if view.state is None else common_prefix(view.state.tokens, view.tokens))
+        if view.state is None:
+            return len(view.tokens) - PAGE * len(self._known(view))
+        return len(view.tokens) - common_prefix(view.state.tokens, view.tokens)
 
     def forget(self, view: View) -> None:
         if view.state is not None:
+            if self.prefixes is not None:
+                self.prefixes.keep(view.state.tokens, view.state.cache)
             view.state.cache.release()
             view.state = None
 
@@ -119,16 +131,26 @@ class DraftModel:
         depth = min(budget.depth, self._model.context - len(view.tokens))
         if depth <= 0 or budget.nodes <= 0:
             return None
-        state: _State = view.state or _State(self._model.allocate(0), [])
-        view.state = state
+        state: _State | None = view.state
+        if state is None:
+            shared = self._known(view)
+            cache = self._model.allocate(PAGE * len(shared), shared)
+            state = view.state = _State(cache, view.tokens[: cache.length])
         # the last committed token is always run again: its logits are what the draft starts from
         known = min(common_prefix(state.tokens, view.tokens), len(view.tokens) - 1)
         if max(view.tokens[known:]) >= self._model.vocab_size:
             return None
         state.cache.crop(known)
+        if state.cache.length > known:  # pages that others read too can't be cut
+            state.cache.release()
+            state.cache, known = self._model.allocate(0), 0
         del state.tokens[known:]
         state.cache.reserve(len(view.tokens) + depth)
         return _Growing(view, replace(budget, depth=depth), state)
+
+    def _known(self, view: View) -> list[int]:
+        """Pages of its beginning that an earlier text left."""
+        return [] if self.prefixes is None else self.prefixes.find(view.tokens)
 
     def _catch_up(self, active: Sequence[_Growing]) -> Tensor:
         """Run the committed tokens the cache lacks; logits after the last one. -> Float[n, V]."""

@@ -12,6 +12,7 @@ from taslak.core.noise import fresh_seed
 from taslak.core.sampling import Sampling
 from taslak.drafters import base
 from taslak.drafters.base import DrafterOptions
+from taslak.drafters.draft_model import DraftModel
 from taslak.drafters.formats import Head
 from taslak.engine.compare import Comparison, compare
 from taslak.engine.policy import FixedGamma, Policy
@@ -20,6 +21,7 @@ from taslak.engine.sequence import Answer, Event, Request
 from taslak.engine.step import Engine
 from taslak.engine.usage import Statistics, statistics, weights_of
 from taslak.errors import OptionError, PromptError
+from taslak.models.prefix import PrefixCache
 from taslak.models.pretrained import Pretrained
 from taslak.models.target import chain_rows
 
@@ -179,6 +181,14 @@ class LanguageModel:
         """Answer once plainly and once speculatively, with one seed, and say whether the texts are identical
         and which was faster. Options as for `generate`, without n and speculate."""
         return compare(self, prompt, raw=raw, **options)
+
+    def reuse_prefixes(self, max_bytes: int) -> PrefixCache:
+        """A cache of what prompts have in common, for a Scheduler; a draft model gets one as large of its
+        own. max_bytes: 0 = nothing is kept."""
+        for drafter in self._drafters.values():
+            if isinstance(drafter, DraftModel) and max_bytes and drafter.prefixes is None:
+                drafter.prefixes = PrefixCache(drafter.pool, max_bytes)
+        return PrefixCache(self.target.pool, max_bytes)
 
     @property
     def draft_bytes(self) -> int:

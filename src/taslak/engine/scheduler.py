@@ -6,12 +6,12 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 
-from taslak.engine.prefix import PrefixCache
 from taslak.engine.sequence import Answer, Event, Request, Sequence, refused
 from taslak.engine.step import Engine
 from taslak.engine.text import Decodes
 from taslak.errors import MemoryLimitError
 from taslak.models.cache import PAGE, Block
+from taslak.models.prefix import PrefixCache
 
 log = logging.getLogger(__name__)
 

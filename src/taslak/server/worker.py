@@ -16,7 +16,6 @@ from typing import Any
 
 from taslak.core.counts import Counts
 from taslak.engine.language_model import LanguageModel
-from taslak.engine.prefix import PrefixCache
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Event, Request
 from taslak.engine.sequence import Sequence as Running
@@ -88,7 +87,8 @@ class Worker:
         finished: Finished | None = None,
     ) -> None:
         self.model = model
-        self.prefixes = PrefixCache(model.target.pool, prefix_bytes)
+        self._prefix_bytes = prefix_bytes
+        self.prefixes = model.reuse_prefixes(prefix_bytes)
         self.tokens = 0
         """Emitted so far."""
         self.busy = 0.0
@@ -145,6 +145,7 @@ class Worker:
         done: Future[None] = Future()
 
         def swap() -> None:
+            model.reuse_prefixes(self._prefix_bytes)  # its draft model's; the target and its own stay
             self.model = model
             self._models[self._scheduler(model)] = model
             done.set_result(None)

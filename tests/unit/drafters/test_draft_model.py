@@ -15,6 +15,8 @@ from taslak.core.noise import Stream, noise_key
 from taslak.core.sampling import Sampling
 from taslak.drafters.base import Budget, View
 from taslak.drafters.draft_model import DraftModel
+from taslak.models.cache import PAGE
+from taslak.models.prefix import PrefixCache
 from tests.support.decoding import decode, plain, request, whole
 from tests.support.scripted import oracle
 from tests.support.tiny import near_model, poison, tiny_model
@@ -54,6 +56,35 @@ def test_c37_any_path_through_the_tree_may_be_taken(data: st.DataObject) -> None
         if data.draw(st.integers(0, 4)) == 0:
             del v.tokens[data.draw(st.integers(1, len(v.tokens))) :]
     old.forget(v)
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_beginnings_of_earlier_texts_are_not_read_again(data: st.DataObject) -> None:
+    """The same drafts, fewer rows; texts that part after a page, and one that is cut back below it."""
+    model = tiny_model(4, layers=1)
+    drafter = DraftModel(model, 61)
+    drafter.prefixes = PrefixCache(model.pool, 1 << 20)
+    budget = Budget(depth=3, nodes=3)
+    for _ in range(4):
+        begins = [data.draw(st.integers(0, 1))] * (PAGE * data.draw(st.integers(0, 2)))
+        v = view([*begins, *data.draw(st.lists(st.integers(2, 60), min_size=1, max_size=10))])
+        lag = drafter.lag(v)
+        assert len(v.tokens) - lag in (0, PAGE, 2 * PAGE)
+        assert same(
+            drafter.propose([v], [budget])[0], DraftModel(MODEL, 61).propose([view(v.tokens)], [budget])[0]
+        )
+        if data.draw(st.booleans()):
+            del v.tokens[data.draw(st.integers(1, len(v.tokens))) :]
+            again = DraftModel(MODEL, 61).propose([view(v.tokens)], [budget])[0]
+            assert same(drafter.propose([v], [budget])[0], again)
+        drafter.forget(v)
+    second = view([7] * (PAGE + 5))
+    drafter.propose([second], [budget])
+    drafter.forget(second)
+    assert drafter.lag(view([7] * (PAGE + 9))) == 9
+    drafter.prefixes.clear()
+    assert model.pool.free_pages == model.pool.pages
 
 
 def test_c36_stopping_early_keeps_every_drawn_sibling() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from taslak.core.sampling import Sampling
 from taslak.engine.policy import FixedGamma
-from taslak.engine.prefix import PrefixCache
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Request
 from taslak.engine.step import Engine
@@ -17,6 +16,7 @@ from taslak.errors import MemoryLimitError
 from taslak.models.cache import PAGE, Pool
 from taslak.models.config import DecoderConfig
 from taslak.models.decoder import Decoder
+from taslak.models.prefix import PrefixCache
 from tests.support.decoding import Bytes
 from tests.support.scripted import oracle
 from tests.support.tiny import random_weights, tiny_config, tiny_model
