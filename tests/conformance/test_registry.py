@@ -9,54 +9,21 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-import taslak.drafters
 from taslak import native
 from taslak.control.controller import Controller
 from taslak.control.costs import Costs, PassCost
-from taslak.drafters.base import REGISTRY, Drafter, DrafterOptions, build, drafters_of
+from taslak.drafters.base import REGISTRY, DrafterOptions, build
 from taslak.engine.sequence import Answer
 from taslak.models.decoder import Decoder
 from taslak.models.native_ops import pack_weights
 from taslak.models.target import chain_rows
 from tests.support.decoding import GAMMAS, cache_of, decode, plain, request
 from tests.support.heads import head_for
+from tests.support.registry import METHODS, MODES, SEVERAL, TARGET, drafter, drafters
 from tests.support.tiny import near_model, random_weights, tiny_config, tiny_model
 
-assert taslak.drafters
-
-METHODS = sorted(REGISTRY)
-MODES = [
-    pytest.param(name, branch, tree, id=f"{name}-{'linear' if branch == 1 else tree}")
-    for name in METHODS
-    for branch, tree in ((1, "dynamic"), (3, "dynamic"), (3, "static"))
-    if tree == "dynamic" or REGISTRY[name].shapes
-]
-"""Every method, linear and with each tree it knows."""
-SEVERAL = [
-    pytest.param(name, branch, "dynamic", id=f"{name}-{branch}")
-    for name in ("ngram+draft-model", "suffix+early-exit", "suffix+eagle+medusa")
-    for branch in (1, 3)
-]
-"""Drafters behind one another: which one drafts depends on what those before it find."""
 PROMPTS = ([1, 2, 3, 4, 1, 2, 3, 4, 1, 2], [7], [5, 6, 5, 6, 5, 6, 5], list(range(40)) * 2)
 SAMPLED = {"temperature": 0.8, "top_p": 0.95, "repetition_penalty": 1.05}
-
-TARGET = tiny_model(1)
-DRAFT = near_model(1)
-
-
-def drafter(
-    name: str, branch: int = 1, target: Decoder = TARGET, draft: Decoder = DRAFT, tree: str = "dynamic"
-) -> Drafter:
-    # small weights: a distribution flat enough that something is accepted
-    head = head_for(name, target, scale=0.1) if REGISTRY[name].needs_head else None
-    return build(name, target, DrafterOptions(draft=draft, head=head, branch=branch, tree=tree))
-
-
-def drafters(
-    name: str, branch: int = 1, target: Decoder = TARGET, draft: Decoder = DRAFT, tree: str = "dynamic"
-) -> dict[str, Drafter]:
-    return {each: drafter(each, branch, target, draft, tree) for each in drafters_of(name)}
 
 
 @pytest.mark.parametrize("temperature", ["greedy", "sampled"])

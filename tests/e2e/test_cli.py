@@ -126,6 +126,30 @@ def test_json_of_one_answer(taslak: Taslak, model: str) -> None:
     assert (answer["method"], answer["drafted"], answer["acceptance_rate"]) == ("plain", 0, None)
 
 
+def test_answers_keep_to_a_schema_a_regex_a_grammar(taslak: Taslak, model: str, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text('{"type": "array", "items": {"enum": [1, "a"]}, "maxItems": 3}')
+    (tmp_path / "date.lark").write_text('start: YEAR "-" DAY\nYEAR: /[0-9]{4}/\nDAY: /[0-3][0-9]/\n')
+    ask = ("generate", "abcabc", "--model", model)
+    answer = taslak(*ask, "--json-schema", str(tmp_path / "schema.json"))
+    assert set(json.loads(answer.out)) <= {1, "a"}
+    schema = '{"enum": ["x"]}'
+    assert taslak(*ask, "--json-schema", "-", stdin=schema).out == '"x"\n'
+    assert re.fullmatch("[ab]{3}\n", taslak(*ask, "--regex", "[ab]{3}", "--compare", "--exact").out)
+    assert re.fullmatch(r"\d{4}-[0-3]\d\n", taslak(*ask, "--grammar", str(tmp_path / "date.lark")).out)
+
+
+def test_a_constraint_that_can_t_be_read_is_one_line(taslak: Taslak, model: str, tmp_path: Path) -> None:
+    ask = ("generate", "abcabc", "--model", model)
+    assert_one_line(taslak(*ask, "--regex", "a("), "regex can't be used", "unclosed group")
+    missing = str(tmp_path / "none.json")
+    assert_one_line(taslak(*ask, "--json-schema", missing), "--json-schema", missing, "No such file")
+    (tmp_path / "bytes").write_bytes(b"\xff\xfe")
+    assert_one_line(taslak(*ask, "--grammar", str(tmp_path / "bytes")), "--grammar", "not UTF-8")
+    assert_one_line(taslak(*ask, "--regex", "a", "--grammar", "x"), "--regex", "--grammar", "exclude")
+    both = taslak("generate", "-", "--model", model, "--json-schema", "-", stdin="{}")
+    assert_one_line(both, "standard input")
+
+
 @pytest.mark.parametrize("forced", [False, True], ids=["marks", "colours"])
 def test_show_tells_accepted_tokens_apart(
     taslak: Taslak, model: str, forced: bool, monkeypatch: pytest.MonkeyPatch

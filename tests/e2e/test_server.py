@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -229,18 +230,56 @@ def test_completion_logprobs(client: openai.OpenAI) -> None:
 
 
 def test_c28_code_points_are_never_split(client: openai.OpenAI) -> None:
-    texts, _, chunks = streamed(
-        client.completions.create(
-            model=MODEL, prompt="emoji " * 3, max_tokens=40, temperature=1.0, seed=2, stream=True
-        )
-    )
-    whole = client.completions.create(
-        model=MODEL, prompt="emoji " * 3, max_tokens=40, temperature=1.0, seed=2
-    )
+    """Answers of emoji alone, of which the tiny model has a token for each of four bytes."""
+    options = {"temperature": 1.0, "seed": 2, "max_tokens": 80, "extra_body": {"regex": "[🙂-🙏]{6}é"}}
+    whole = complete(client, **options)
+    assert re.fullmatch("[🙂-🙏]{6}é", whole.choices[0].text)
+    assert whole.choices[0].finish_reason == "stop"
+    texts, _, chunks = streamed(complete(client, stream=True, **options))
     assert texts[0] == whole.choices[0].text
-    for chunk in chunks:
-        for choice in chunk.choices:
-            choice.text.encode()  # no lone surrogate
+    pieces = [choice.text for chunk in chunks for choice in chunk.choices if choice.text]
+    assert len(pieces) > 1
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(pieces)
+
+
+def test_answers_keep_to_a_form(client: openai.OpenAI) -> None:
+    """JSON, a schema, a regex, a grammar: the same text with speculation and without."""
+    schema = {
+        "type": "object",
+        "properties": {"name": {"enum": ["Ada", "Bob"]}, "age": {"type": "integer", "maximum": 99}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    formats: list[tuple[dict[str, Any], Any]] = [
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}},
+            json.loads,
+        ),
+        ({"regex": "(yes|no), (yes|no)"}, lambda text: re.fullmatch("(yes|no), (yes|no)", text)),
+        ({"grammar": 'start: ("ab" | "cd")+ "."'}, lambda text: re.fullmatch(r"(ab|cd)+\.", text)),
+        ({"response_format": {"type": "text"}}, lambda text: True),
+    ]
+    for body, reads in formats:
+        for options in ({"temperature": 0}, {"temperature": 1.0, "seed": 7}):
+            given = {"max_tokens": 120, **options}
+            plain = chat(client, extra_body={**body, "speculation": {"off": True}}, **given)
+            drafted = chat(client, extra_body=body, **given)
+            assert drafted.choices == plain.choices
+            if drafted.choices[0].finish_reason == "stop":
+                assert reads(drafted.choices[0].message.content)
+    named = chat(client, max_tokens=120, temperature=1.0, seed=7, extra_body=formats[0][0])
+    assert json.loads(named.choices[0].message.content)["name"] in ("Ada", "Bob")
+    assert (
+        chat(client, max_tokens=8, response_format={"type": "json_object"}).choices[0].message.content[0]
+        in "{ \n"
+    )
+    for body in (
+        {"regex": "("},
+        {"grammar": "start: nowhere"},
+        {"regex": "a", "grammar": 'start: "a"'},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}},
+    ):
+        refused(client, **body)
 
 
 def test_c29_a_partial_stop_string_at_the_end_is_shown(client: openai.OpenAI) -> None:

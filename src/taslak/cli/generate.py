@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -46,6 +47,9 @@ EXCLUDING = [
     ("--plain", "--exit-layer"),
     ("--show", "--compare"),
     ("--show", "--json"),
+    ("--json-schema", "--regex"),
+    ("--json-schema", "--grammar"),
+    ("--regex", "--grammar"),
 ]
 """Of these pairs one would silently do nothing."""
 
@@ -131,6 +135,32 @@ def generate(
             rich_help_panel=SAMPLING,
         ),
     ] = None,
+    json_schema: Annotated[
+        str | None,
+        typer.Option(
+            help="A JSON schema that the answer keeps to, {} for any JSON object; - reads it from standard "
+            "input.",
+            metavar="FILE|-",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None,
+    regex: Annotated[
+        str | None,
+        typer.Option(
+            help="A regular expression that the whole answer matches.",
+            metavar="TEXT",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None,
+    grammar: Annotated[
+        str | None,
+        typer.Option(
+            help="A grammar that the answer keeps to, in llguidance's form of Lark; - reads it from standard "
+            "input.",
+            metavar="FILE|-",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = None,
     task: Annotated[
         str, typer.Option(metavar="LABEL", help="A label for the statistics.", rich_help_panel=OUTPUT)
     ] = "",
@@ -168,13 +198,23 @@ def generate(
         "--exit-layer": exit_layer is not None,
         "--show": show,
         "--json": as_json,
+        "--json-schema": json_schema is not None,
+        "--regex": regex is not None,
+        "--grammar": grammar is not None,
     }
     for first, second in EXCLUDING:
         if given[first] and given[second]:
             raise OptionError(f"{first} and {second} exclude each other; give one of them")
     if draft_dtype is not None and draft is None:
         raise OptionError("--draft-dtype needs --draft, the model it is for")
+    if prompt == "-" and "-" in (json_schema, grammar):
+        raise OptionError("PROMPT and a grammar are both -, standard input, which holds one; name a file")
     text = _read(prompt)
+    constraint = {
+        "json_schema": None if json_schema is None else _read_file(json_schema, "--json-schema"),
+        "regex": regex,
+        "grammar": None if grammar is None else _read_file(grammar, "--grammar"),
+    }
     use_threads(threads)
     with rendering.ProgressBar() as progress:
         import taslak
@@ -209,6 +249,7 @@ def generate(
         "top_k": top_k,
         "top_p": top_p,
         "min_p": min_p,
+        **constraint,
     }
     try:
         if compare:
@@ -239,6 +280,17 @@ def _read(prompt: str) -> str:
         return sys.stdin.read().removesuffix("\n")
     except UnicodeDecodeError as error:
         raise PromptError(f"standard input is not text in {error.encoding}: {error.reason}") from error
+
+
+def _read_file(name: str, option: str) -> str:
+    """The text of a file, or standard input for `-`."""
+    if name == "-":
+        return _read(name)
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise OptionError(f"{option} {name} can't be read: {why}") from error
 
 
 def _answer(

@@ -6,8 +6,8 @@ Knows nothing about who proposed it or how it will be judged.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -117,6 +117,27 @@ class Draft:
             tokens.append(self.tokens[node])
             node = self.parents[node]
         return tokens[::-1]
+
+    def pruned(self, admits: Callable[[Sequence[int]], bool]) -> Draft:
+        """Without the nodes whose branch is not admitted, and all below them. For drafts without q or partial
+        work: a drawn node may not be dropped for its own value, and work is done for all its rows."""
+        assert self.q is None
+        assert self.partial is None
+        number = {ROOT: ROOT}
+        kept: list[int] = []
+        for node, parent in enumerate(self.parents):
+            if parent in number and admits(self.branch(node)):
+                number[node] = len(kept)
+                kept.append(node)
+        if len(kept) == len(self):
+            return self
+        return replace(
+            self,
+            tokens=tuple(self.tokens[node] for node in kept),
+            parents=tuple(number[self.parents[node]] for node in kept),
+            q_row=(),
+            confidence=None if self.confidence is None else tuple(self.confidence[node] for node in kept),
+        )
 
     def check(self, vocab_size: int) -> None:
         """Raise DraftError unless every token is in the vocabulary and every q a possible one.

@@ -15,6 +15,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from taslak.core.constraint import Constraint, Matcher
 from taslak.core.noise import Stream, address, gumbel
 from taslak.errors import OptionError, SamplingError
 
@@ -41,6 +42,8 @@ class Sampling:
     banned              token ids never chosen
     forced              the answer's first tokens, whatever the logits
     min_tokens, eos     before this many answer tokens none of `eos` is chosen
+    constraint          what the answer may say, stronger than all of the above: nothing else is ever chosen,
+                        and a bias forces none that it forbids; None = anything
     temperature         divides the logits; under 1e-5 greedy
     top_k               keep the k largest; 0 = off
     top_p               keep the smallest set of largest tokens with at least this probability; 1 = off
@@ -58,6 +61,7 @@ class Sampling:
     forced: tuple[int, ...] = ()
     min_tokens: int = 0
     eos: tuple[int, ...] = ()
+    constraint: Constraint | None = None
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
@@ -215,6 +219,7 @@ def distribution(
     prompt_length: int,
     sampling: Sampling,
     draw: RowDraw | None = None,
+    matcher: Matcher | None = None,
 ) -> Distribution:
     """The distribution `p` of the token after (committed + branch).
 
@@ -223,6 +228,7 @@ def distribution(
     branch:         the draft tokens between the last committed token and this row, this row's included
     prompt_length:  how many of `committed` are prompt
     draw:           draws from rows that no cut applies to, where PyTorch's way is too slow; rows on the CPU
+    matcher:        the constraint's, at hand where an answer is followed; None = a new one, the same p
 
     Raises SamplingError if the row holds a NaN or +inf, or if the settings leave no token; where `draw`
     serves, whoever uses the distribution first gets it.
@@ -230,14 +236,21 @@ def distribution(
     row = logits.float()
     answered = len(committed) - prompt_length + len(branch)  # answer tokens before the one chosen here
     bans = sampling.banned + (sampling.eos if answered < sampling.min_tokens else ())
-    if sampling.forced or sampling.penalised or sampling.logit_bias or bans:
+    constrained = sampling.constraint is not None
+    if constrained or sampling.forced or sampling.penalised or sampling.logit_bias or bans:
         _check(float(row.max()))  # before a ban can hide a NaN
+    mask = allowed_after([*committed[prompt_length:], *branch], sampling, matcher)
     if answered < len(sampling.forced):
-        return _Certain(sampling.forced[answered], row.device)
+        forced = sampling.forced[answered]
+        if mask is not None and not mask[forced]:
+            raise _refused(f"token {forced} is forced and the constraint forbids it")
+        return _Certain(forced, row.device)
     if sampling.penalised:
         row = _penalise(row, [*committed, *branch], prompt_length, sampling)
     if sampling.logit_bias or bans:
-        row = _bias(row, sampling.logit_bias, bans)
+        row = _bias(row, sampling.logit_bias, bans, mask)
+    if mask is not None:
+        row = row.masked_fill(~mask.to(row.device), -math.inf)
     if draw is not None and sampling.greedy:
         return _Certain(_WholeRow(row, 0.0, draw).draw(0, Stream.TOKEN, 0), row.device)
     if draw is not None and not sampling.cut:
@@ -248,6 +261,17 @@ def distribution(
     if sampling.greedy:
         return _Certain(int(index), row.device)
     return Distribution(*_cut(row, largest, sampling))
+
+
+def allowed_after(answer: Sequence[int], sampling: Sampling, matcher: Matcher | None = None) -> Tensor | None:
+    """Bool[V] what the constraint lets come after these tokens of the answer, ends included; None without
+    one. matcher: as for `distribution`. Raises SamplingError where that is nothing."""
+    if sampling.constraint is None:
+        return None
+    mask = (matcher or sampling.constraint.matcher()).allowed(answer).mask(sampling.eos)
+    if not mask.any():
+        raise _refused("the constraint leaves none")
+    return mask
 
 
 def _check(largest: float) -> None:
@@ -282,10 +306,13 @@ def _penalise(row: Tensor, context: Sequence[int], prompt_length: int, sampling:
     return row
 
 
-def _bias(row: Tensor, bias: Mapping[int, float], bans: Sequence[int]) -> Tensor:
-    """Bias as the OpenAI API has it: −100 or less bans, 100 or more forces. row: [V] -> [V]."""
+def _bias(row: Tensor, bias: Mapping[int, float], bans: Sequence[int], allowed: Tensor | None) -> Tensor:
+    """Bias as the OpenAI API has it: −100 or less bans, 100 or more forces, among the tokens allowed where
+    not all are. row: [V]; allowed: Bool[V] -> [V]."""
     row = row.clone()
-    forced = [token for token, value in bias.items() if value >= 100.0]
+    forced = [
+        token for token, value in bias.items() if value >= 100.0 and (allowed is None or allowed[token])
+    ]
     if forced:
         kept = row[forced]
         row.fill_(-math.inf)

@@ -6,15 +6,17 @@ acceptance, not correctness. A new method is one file and one `register` line.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from taslak.core.constraint import Matcher
 from taslak.core.draft import Draft
 from taslak.core.noise import Stream, address
-from taslak.core.sampling import Distribution, Sampling, distribution
+from taslak.core.sampling import Distribution, Sampling, allowed_after, distribution
 from taslak.drafters.formats import Head
 from taslak.drafters.watch import Watch
 from taslak.errors import OptionError
@@ -71,6 +73,8 @@ class View:
     exact_q:        whether drawn tokens need their q rows (rejection verification reads them)
     cache:          the target's cache of this sequence, for drafters that run its lower layers themselves
     state:          this drafter's own memory for this sequence; None before its first call
+    matcher:        where the constraint stands, None without one; each view has its own, so that no branch a
+                    drafter looks at can touch what the target knows
     """
 
     tokens: list[int]
@@ -81,11 +85,49 @@ class View:
     exact_q: bool = False
     cache: Block | None = None
     state: Any = None
+    matcher: Matcher | None = field(init=False, repr=False, compare=False)
 
-    def distribution(self, logits: Tensor, branch: Sequence[int] = ()) -> Distribution:
+    def __post_init__(self) -> None:
+        constraint = self.sampling.constraint
+        self.matcher = None if constraint is None else constraint.matcher()
+
+    def distribution(
+        self, logits: Tensor, branch: Sequence[int] = (), sampling: Sampling | None = None
+    ) -> Distribution:
         """The distribution of the token after (tokens + branch) under this request's settings, for target and
-        drafters alike. logits: Float[V]. Raises SamplingError as `core.sampling.distribution`."""
-        return distribution(logits, self.tokens, branch, self.prompt_length, self.sampling, row_draw(logits))
+        drafters alike. logits: Float[V]; sampling: other settings with the same constraint. Raises
+        SamplingError as `core.sampling.distribution`."""
+        return distribution(
+            logits,
+            self.tokens,
+            branch,
+            self.prompt_length,
+            sampling or self.sampling,
+            row_draw(logits),
+            self.matcher,
+        )
+
+    def constrained(self, logits: Tensor, branch: Sequence[int] = ()) -> Tensor:
+        """The row after (tokens + branch) with −inf where the constraint, if any, forbids the token. Float[V]
+        -> Float[V]. Raises SamplingError where it leaves none."""
+        mask = allowed_after(self._answer(branch), self.sampling, self.matcher)
+        return logits if mask is None else logits.masked_fill(~mask.to(logits.device), -math.inf)
+
+    def admits(self, branch: Sequence[int]) -> bool:
+        """Whether the constraint, if any, lets these tokens, at least one, come after the view's."""
+        if self.matcher is None:
+            return True
+        if branch[-1] in self.sampling.eos:
+            return self.matcher.allowed(self._answer(branch[:-1])).end
+        return self.matcher.admits(self._answer(branch))
+
+    @property
+    def complete(self) -> bool:
+        """Whether the constraint leaves the answer nothing but to end."""
+        return self.matcher is not None and self.matcher.allowed(self._answer()).complete
+
+    def _answer(self, branch: Sequence[int] = ()) -> list[int]:
+        return [*self.tokens[self.prompt_length :], *branch]
 
     @property
     def position(self) -> int:

@@ -1,7 +1,8 @@
 """Which children a node of a draft gets: from a head's logits to tokens, their confidences and their q.
 
 The logits may be of a reduced draft vocabulary. Sampling settings that act on single tokens (penalties,
-biases, bans) see a full row; all others work on the reduced one, which gives the same and costs less.
+biases, bans, a constraint) see a full row; all others work on the reduced one, which gives the same and
+costs less.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from taslak.core.sampling import Distribution, Sampling, distribution
+from taslak.core.sampling import Distribution, Sampling
 from taslak.drafters.base import View
 from taslak.errors import SamplingError
-from taslak.native import available, rank_rows, row_draw
+from taslak.native import available, rank_rows
 
 RIVALS = 16
 """So many of the tokens that the noise prefers share what a child of a draw is thought to be worth; the
@@ -88,7 +89,7 @@ class Chooser:
         if sampling.greedy:  # the choices are ranked by what one drawn at temperature 1 would be
             sampling = replace(sampling, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0)
         try:
-            dist = distribution(row, view.tokens, wish.branch, view.prompt_length, sampling, row_draw(row))
+            dist = view.distribution(row, wish.branch, sampling)
             return self._chosen(dist if ids is None else dist.renamed(ids), wish)
         except SamplingError:
             return Children()
@@ -128,5 +129,10 @@ def _ranked(logits: Tensor, width: int) -> list[tuple[list[int], list[float]]]:
 def _plain(sampling: Sampling) -> bool:
     """Whether no setting acts on single tokens."""
     return not (
-        sampling.penalised or sampling.logit_bias or sampling.banned or sampling.forced or sampling.min_tokens
+        sampling.penalised
+        or sampling.logit_bias
+        or sampling.banned
+        or sampling.forced
+        or sampling.min_tokens
+        or sampling.constraint
     )

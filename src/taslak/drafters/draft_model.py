@@ -185,6 +185,7 @@ class DraftModel:
         width = min(self._branch, g.budget.nodes - len(g.tokens))
         drawn = view.exact_q and not view.sampling.greedy
         try:
+            row = view.constrained(row, g.branch)
             dist = view.distribution(row, g.branch)
             if view.sampling.greedy:
                 children = _best(row, dist, width)
@@ -212,8 +213,9 @@ def _best(row: Tensor, dist: Distribution, width: int) -> list[int]:
     chosen = int(dist.ids[0])
     if width == 1:
         return [chosen]
-    runners_up = [int(i) for i in torch.topk(row, min(width, row.numel())).indices if int(i) != chosen]
-    return [chosen, *runners_up[: width - 1]]
+    best = torch.topk(row, min(width, row.numel()))
+    runners_up = best.indices[best.values > -torch.inf].tolist()
+    return [chosen, *(i for i in runners_up if i != chosen)][:width]
 
 
 @register("draft-model", needs_draft=True)

@@ -15,6 +15,7 @@ from taslak.drafters.base import DrafterOptions
 from taslak.drafters.draft_model import DraftModel
 from taslak.drafters.formats import Head
 from taslak.engine.compare import Comparison, compare
+from taslak.engine.grammar import Grammars
 from taslak.engine.policy import FixedGamma, Policy
 from taslak.engine.scheduler import Listener, Scheduler
 from taslak.engine.sequence import Answer, Event, Request
@@ -33,7 +34,8 @@ _SAMPLING = frozenset(f.name for f in fields(Sampling)) - {"eos"}
 _OWN = frozenset(
     ("max_tokens", "stop", "seed", "n", "speculate", "eos", "task", "gamma", "method", "verify", "logprobs")
 )
-"""Options of an answer beside how its tokens are drawn."""
+"""Options of an answer beside how its tokens are drawn, and what it may say:"""
+_GRAMMARS = frozenset(("json_schema", "regex", "grammar"))
 
 
 class LanguageModel:
@@ -92,6 +94,7 @@ class LanguageModel:
         self.draft_weights = None if draft is None else weights_of(draft)
         self.tokenizer = target.tokenizer
         self.target = target.decoder
+        self.grammars = Grammars(target.tokenizer, target.decoder.vocab_size)
         self._decoders = [target.decoder] if draft is None else [target.decoder, draft.decoder]
         options = DrafterOptions(
             draft=None if draft is None else draft.decoder,
@@ -150,7 +153,8 @@ class LanguageModel:
         options: max_tokens (256; None = to the end of the context), stop (a string or several), seed, n
                  (answers a prompt), speculate (True), task (a label for statistics), logprobs (how many of
                  the most likely tokens to tell beside each), gamma, method and verify of this answer alone
-                 (method: of the drafters that were loaded), and every field of `Sampling`: temperature, …
+                 (method: of the drafters that were loaded), at most one of json_schema, regex and grammar
+                 (what the answer may say, see `Grammars.of`), and every field of `Sampling`: temperature, …
 
         -> an Answer for one prompt, a list for several or for n > 1 (all answers of the first prompt first).
         Raises PromptError, OptionError, MemoryLimitError. How drafts are verified, with the papers:
@@ -230,10 +234,11 @@ class LanguageModel:
         return self.tokenizer.chat(messages)
 
     def requests(self, prompt: Prompt, *, raw: bool = False, **options: Any) -> list[Request]:
-        """The requests `generate` would run for one prompt. Raises OptionError for an unknown option."""
-        unknown = options.keys() - _OWN - _SAMPLING
+        """The requests `generate` would run for one prompt. Raises OptionError for an unknown option,
+        and what `Grammars.of` raises."""
+        unknown = options.keys() - _OWN - _SAMPLING - _GRAMMARS
         if unknown:
-            known = ", ".join(sorted(_OWN | _SAMPLING))
+            known = ", ".join(sorted(_OWN | _SAMPLING | _GRAMMARS))
             raise OptionError(f"no option {', '.join(sorted(unknown))}; known: {known}")
         n = int(options.get("n", 1))
         if n < 1:
@@ -245,11 +250,17 @@ class LanguageModel:
         if seed is None:
             seed = fresh_seed()  # one for all choices: with it each of them can be had again
         method = options.get("method")
+        sampling = {k: v for k, v in options.items() if k in _SAMPLING}
+        grammar = self.grammars.of(**{k: v for k, v in options.items() if k in _GRAMMARS})
+        if grammar is not None:
+            if sampling.get("constraint") is not None:
+                raise OptionError("constraint excludes json_schema, regex and grammar; give one of them")
+            sampling["constraint"] = grammar
         ids = self.encode(prompt, raw)
         return [
             Request(
                 prompt=ids,
-                sampling=Sampling(**{k: v for k, v in options.items() if k in _SAMPLING}),
+                sampling=Sampling(**sampling),
                 max_tokens=options.get("max_tokens", 256),
                 stop=(stop,) if isinstance(stop, str) else tuple(stop),
                 eos=tuple(token for token in eos if token < self.target.vocab_size),

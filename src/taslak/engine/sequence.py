@@ -161,7 +161,8 @@ class Answer:
 
     ids:            its tokens, the ending EOS included
     accepted:       one flag a token: whether it came from a draft
-    finish_reason:  "stop" (EOS or a stop string), "length" (max_tokens or the context's end), "error"
+    finish_reason:  "stop" (EOS, a stop string, or a constraint that leaves nothing more to say), "length"
+                    (max_tokens or the context's end), "error"
     by:             the same by drafter, PLAIN for passes without one
     cached_tokens:  of the prompt's, those whose K/V an earlier sequence had left in the cache
     logprobs:       one a token where the request asked for them
@@ -292,13 +293,17 @@ class Sequence:
         return self._limit - len(self.accepted)
 
     def commit(self, token: int, accepted: bool) -> bool:
-        """Take one decided token; True when the answer ends with it."""
+        """Take one decided token; True when the answer ends with it.
+
+        Where a constraint leaves nothing but the end no pass is spent on it, and a model without EOS ends all
+        the same. Raises SamplingError where that can't be told.
+        """
         self.tokens.append(token)
         self.accepted.append(accepted)
         if token in self._eos:
             return self._end("stop", accepted)
         self._show(self._stream.push(token), accepted)
-        if self._stream.stopped:
+        if self._stream.stopped or self.view.complete:
             return self._end("stop", accepted)
         if self.left <= 0:
             return self._end("length", accepted)

@@ -197,9 +197,9 @@ class Engine:
             self._complain(name, error)
             self._reset(name, turns)
             return
-        for turn, budget, draft in zip(turns, budgets, drafts, strict=True):
+        for turn, budget, proposed in zip(turns, budgets, drafts, strict=True):
             try:
-                self._check(turn, budget, draft)
+                draft = self._checked(turn, budget, name, proposed)
             except Exception as error:
                 self._complain(name, error)
                 turn.sequence.dropped += 1
@@ -213,8 +213,10 @@ class Engine:
                 elif draft and turn.spare is None:
                     turn.spare = name, draft
 
-    def _check(self, turn: Turn, budget: Budget, draft: Draft) -> None:
-        """Raise DraftError for a draft that can't be verified."""
+    def _checked(self, turn: Turn, budget: Budget, name: str, draft: Draft) -> Draft:
+        """The draft, without nodes that the request's constraint forbids: no row is spent on them. Drawn ones
+        stay (see `Draft.pruned`); they were drawn from what it allows. Raises DraftError for a draft that
+        can't be verified."""
         draft.check(self.target.vocab_size)
         partial = draft.partial
         if partial is not None and not (
@@ -226,6 +228,10 @@ class Engine:
             raise DraftError("the lower-layer work handed over does not fit the draft's rows")
         if draft.depth > budget.depth or len(draft) > budget.nodes:
             raise DraftError(f"a draft of depth {draft.depth} and {len(draft)} nodes exceeds {budget}")
+        view = turn.sequence.view_of(name)
+        if view.matcher is None or draft.q is not None or partial is not None:
+            return draft
+        return draft.pruned(view.admits)
 
     def _decide(self, turns: Seq[Turn], logits: Tensor, features: Mapping[str, Tensor]) -> list[Report]:
         """Walk each draft, commit what the walk decides, keep the walked path in the cache."""

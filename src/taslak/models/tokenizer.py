@@ -102,6 +102,10 @@ class Tokenizer:
             raise OptionError(f"the chat template of {self.name} refuses these messages: {error}") from error
         return self.encode(text, add_special=False)  # the template wrote the special tokens itself
 
+    def as_json(self) -> str:
+        """What a tokenizer.json of it holds, tokens that other files add included."""
+        return str(self._files.fast.to_str())
+
     @property
     def has_chat_template(self) -> bool:
         return self._files.template is not None
