@@ -395,6 +395,19 @@ def test_info_shows_what_steps_cost(
         assert words in out
 
 
+def test_work_of_unknown_length_is_told_as_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rendering, "QUIET_SECONDS", 0.0)
+    with rendering.WorkBar(every=0.0) as bar:
+        bar("reading", 1, None)
+        bar("reading", 3, None)
+        bar("writing", 2, 2)
+    told = capsys.readouterr().err
+    assert "reading: 3\n" in told
+    assert "writing: 2 of 2\n" in told
+
+
 def test_answers_are_recorded_unless_told_otherwise(
     taslak: Taslak, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
