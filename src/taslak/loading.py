@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from taslak.control.calibrate import calibrated
+from taslak.control.calibrate import calibrated, keeper
 from taslak.control.controller import controller
+from taslak.control.history import History
 from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import FALLBACK, DrafterOptions, drafters_of
 from taslak.drafters.formats import CONFIGS, Drafting, Head, find_head, read_head, shipped_head
@@ -50,6 +52,7 @@ def load(
     draft_dtype: str | None = None,
     exact: bool = False,
     device: str | torch.device = "cpu",
+    history: History | None = None,
     progress: Progress | None = None,
     notice: Notice | None = None,
 ) -> LanguageModel:
@@ -79,6 +82,8 @@ def load(
     draft_dtype:   None = `dtype`
     exact:         in PyTorch the width-invariant reference mode: identical text guaranteed, slower; the
                    native kernels are width-invariant anyway
+    history:       of past requests, from which new ones then start (where the depth is chosen); read here,
+                   once, and only read
 
     Raises the UserErrors of `taslak.errors`: what was given, what was expected, what to do.
     """
@@ -143,7 +148,11 @@ def load(
         except Exception as error:  # a drafter that fails costs its drafts; here it costs the control
             log.warning("what drafting costs can't be measured, so its depth is fixed: %s", error)
         else:
-            language_model.policy = controller(language_model, known, stop_below)
+            keep = keeper(language_model, known.costs)
+            language_model.policy = policy = controller(
+                language_model, known, stop_below, history=history, keep=keep
+            )
+            weakref.finalize(policy, keep.close)  # also when the interpreter ends
     return language_model
 
 

@@ -204,7 +204,8 @@ def _depth(calibration: Calibration, way: _Way, mode: str, context: int) -> int:
             passing=lambda rows: costs.pass_(rows, context) * (left if rows > 1 else 1.0),
             draft=lambda levels: costs.draft(name, levels),
             reach=reached,
-            other=costs.rest_of(mode, True),
+            other=costs.rest_of(mode, True, visited=0.0),
+            draw=costs.draw_of(mode),
         )
         for gamma in range(1, min(len(counts.hazards), DEEPEST) + 1)
     ]

@@ -20,7 +20,7 @@ from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import NOTHING, Budget, Drafter, Report
 from taslak.engine.policy import Policy
 from taslak.engine.sequence import Seconds, Sequence
-from taslak.engine.turn import Step, Turn
+from taslak.engine.turn import Load, Step, Turn
 from taslak.errors import DraftError, SamplingError
 from taslak.models.cache import Block
 from taslak.models.target import Target, chain_rows
@@ -55,8 +55,8 @@ class Engine:
         started = perf_counter()
         turns = self._turns(sequences)
         decided = [turn for turn in turns if turn.decides]
-        context = sum(turn.sequence.cache.length for turn in turns)
-        drafting = self._propose(decided)
+        load = Load.of(turns)
+        drafting = self._propose(decided, load)
         drafted = perf_counter()
         output = self.target.forward([turn.rows() for turn in turns], capture=self._features(turns))
         logits = output.logits.cpu() if self._remote else output.logits  # here the pass is waited for
@@ -74,7 +74,7 @@ class Engine:
             Step(
                 turns,
                 decided,
-                context,
+                load,
                 drafting,
                 seconds.pass_,
                 seconds.total - seconds.pass_ - sum(drafting.values()),
@@ -104,7 +104,7 @@ class Engine:
                 room -= take if sequence.pending > 1 else 0
         return turns
 
-    def _propose(self, turns: Seq[Turn]) -> dict[str, float]:
+    def _propose(self, turns: Seq[Turn], load: Load) -> dict[str, float]:
         """Fill in the drafts; the seconds each drafter took. Whoever is next in a turn's plan is asked, all
         turns together, until the turn has a draft or its plan ends."""
         asking = [turn for turn in turns if turn.sequence.request.speculate]
@@ -112,7 +112,7 @@ class Engine:
         if not self.drafters or not asking:
             return seconds
         try:
-            plans = self.policy.plans([turn.sequence for turn in asking], self.drafters)
+            plans = self.policy.plans([turn.sequence for turn in asking], self.drafters, load)
         except Exception as error:  # it asks drafters how far behind they are
             self._complain("policy", error)
             return seconds
