@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from taslak.control.calibrate import calibrated
+from taslak.control.calibrate import calibrated, keeper
 from taslak.control.controller import controller
+from taslak.control.history import History
 from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import FALLBACK, DrafterOptions, drafters_of
 from taslak.drafters.formats import CONFIGS, Drafting, Head, find_head, read_head, shipped_head
@@ -52,6 +54,7 @@ def load(
     device: str | torch.device = "cpu",
     share: float = 1.0,
     target: Pretrained | None = None,
+    history: History | None = None,
     progress: Progress | None = None,
     notice: Notice | None = None,
 ) -> LanguageModel:
@@ -83,6 +86,8 @@ def load(
                    native kernels are width-invariant anyway
     share:         of the memory left beside the weights, what the caches may take
     target:        `model`, where it is loaded already: only what drafts for it is loaded
+    history:       of past requests, from which new ones then start (where the depth is chosen); read here,
+                   once, and only read
 
     Raises the UserErrors of `taslak.errors`: what was given, what was expected, what to do.
     """
@@ -143,12 +148,15 @@ def load(
         exit_layer=exit_layer,
     )
     if gamma is None and control:
-        control_depth(language_model, stop_below, progress)
+        control_depth(language_model, stop_below, history, progress)
     return language_model
 
 
 def control_depth(
-    model: LanguageModel, stop_below: float | None = None, progress: Progress | None = None
+    model: LanguageModel,
+    stop_below: float | None = None,
+    history: History | None = None,
+    progress: Progress | None = None,
 ) -> None:
     """From now on the depth is chosen anew for each step and drafter. What steps cost is measured where it
     isn't known; where it can't be, the depth stays fixed and a warning says so."""
@@ -157,7 +165,9 @@ def control_depth(
     except Exception as error:  # a drafter that fails costs its drafts; here it costs the control
         log.warning("what drafting costs can't be measured, so its depth is fixed: %s", error)
     else:
-        model.policy = controller(model, known, stop_below)
+        keep = keeper(model, known.costs)
+        model.policy = policy = controller(model, known, stop_below, history=history, keep=keep)
+        weakref.finalize(policy, keep.close)  # also when the interpreter ends
 
 
 def automatic(has_draft: bool, kinds: Sequence[str]) -> tuple[str, ...]:

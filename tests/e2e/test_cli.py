@@ -418,6 +418,38 @@ def test_info_shows_what_steps_cost(
     assert f"{model}, {DTYPE}, " in out
     for words in ("a pass", "times that: 2 rows", "behind 4096 tokens", "suffix", "the rest", "(greedy)"):
         assert words in out
+    for words in ("a prompt", "for 256 tokens", "for each further token (sampled, cut)"):
+        assert words in out
+
+
+def test_work_of_unknown_length_is_told_as_well(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rendering, "QUIET_SECONDS", 0.0)
+    with rendering.WorkBar(every=0.0) as bar:
+        bar("reading", 1, None)
+        bar("reading", 3, None)
+        bar("writing", 2, 2)
+    told = capsys.readouterr().err
+    assert "reading: 3\n" in told
+    assert "writing: 2 of 2\n" in told
+
+
+def test_requests_start_from_what_is_recorded_unless_told_otherwise(
+    taslak: Taslak, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TASLAK_HOME", str(tmp_path))
+    given: list[Any] = []
+
+    def loading(*asked: Any, history: Any, **how: Any) -> Any:
+        given.append(history)
+        return load(*asked, history=history, **how)
+
+    monkeypatch.setattr("taslak.load", loading)
+    for how in ((), ("--no-record",)):
+        assert taslak("generate", "abcabc", "--model", model, *how, *SHORT).code == 0
+    assert given[0].path == tmp_path / "history.sqlite"
+    assert given[1:] == [None]
 
 
 def test_answers_are_recorded_unless_told_otherwise(

@@ -22,11 +22,12 @@ from taslak.bench.methods import Models, check_names
 from taslak.bench.passes import pass_times
 from taslak.bench.prompts import BenchPrompt, chosen
 from taslak.bench.results import Agreement, Measurement, PassTimes, Results
-from taslak.bench.run import Progress, units
+from taslak.bench.run import units
 from taslak.bench.why import agreements
 from taslak.engine.usage import processor
 from taslak.errors import DiskError
 from taslak.loading import AUTO, LOOKUP
+from taslak.models.loading import Progress
 
 LOG, RESULTS, TABLES, REPORT = "runs.jsonl", "results.json", "tables.md", "report.html"
 """Files of a run, in its folder."""

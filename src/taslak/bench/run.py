@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +13,7 @@ from taslak.bench.methods import Models
 from taslak.bench.prompts import BenchPrompt
 from taslak.bench.results import Answered, Measurement, Spoken
 from taslak.errors import OptionError
-
-Progress = Callable[[str, int, int], None]
-"""Told what is being done, how much of it is done, and how much there is."""
+from taslak.models.loading import Progress
 
 WARM_TOKENS = 8
 """Of the answer that each way gives once, untimed, before the first that counts."""

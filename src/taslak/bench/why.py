@@ -20,7 +20,6 @@ from taslak.bench.log import Log, digest
 from taslak.bench.methods import Models, plain_engine
 from taslak.bench.prompts import BenchPrompt
 from taslak.bench.results import Agreement
-from taslak.bench.run import Progress
 from taslak.core.draft import ONE_HOT, Draft
 from taslak.core.sampling import distribution
 from taslak.drafters import base
@@ -29,6 +28,7 @@ from taslak.drafters.base import Drafter, View
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Request
 from taslak.engine.step import take_in
+from taslak.models.loading import Progress
 from taslak.models.target import Target, chain_rows
 
 FLOOR = 1e-3

@@ -85,7 +85,7 @@ def advise(
 
 
 def _print(found: Advice, per_hour: float | None) -> None:
-    from taslak.control.advise import price
+    from taslak.control.summary import price
     from taslak.models.loading.storage import megabytes
 
     def costs(rate: float) -> list[str]:

@@ -218,7 +218,9 @@ def generate(
     use_threads(threads)
     with rendering.ProgressBar() as progress:
         import taslak
+        from taslak.control.history import History
 
+        history = History() if record else None
         language_model = taslak.load(
             model,
             draft=draft,
@@ -235,9 +237,11 @@ def generate(
             stop_below=stop_below,
             lookup=lookup,
             device=device,
+            history=history,
             progress=progress,
         )
-    history = _record(language_model) if record else None
+    if history is not None:
+        _record(language_model, history)
     rendering.note_slow_path(language_model.weights)
     request: dict[str, Any] = {
         "max_tokens": max_tokens,
@@ -263,13 +267,10 @@ def generate(
         rendering.note(rendering.statistics(language_model.statistics()))
 
 
-def _record(model: LanguageModel) -> History:
-    from taslak.control.history import History
+def _record(model: LanguageModel, history: History) -> None:
     from taslak.control.recorder import Recorder
 
-    history = History()
     model.listeners.append(Recorder(model, [history.add]))
-    return history
 
 
 def _read(prompt: str) -> str:

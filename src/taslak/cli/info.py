@@ -50,13 +50,15 @@ def _costs() -> None:
         print(f"\n{key['model']}, {key['weights'][0]}, {key['method']}, {threads} threads:")
         ahead = ", ".join(f"{rows} rows {costs.pass_(rows) / costs.pass_(1):.2f}" for rows in (2, 5, 9, 17))
         far = costs.pass_(1, 4096) / costs.pass_(1)
+        prompt = costs.pass_(257, prompt=256) - costs.pass_(1)
         print(
             f"  a pass     {1e3 * costs.pass_(1):.1f} ms; times that: {ahead}; behind 4096 tokens {far:.2f}"
         )
+        print(f"  a prompt   {1e3 * prompt:.1f} ms for 256 tokens taken in beside a row that decodes")
         for name, draft in costs.drafters.items():
             print(
                 f"  {name:<10} {1e3 * draft(1):.2f} ms for one token, {1e3 * draft.level:.2f} for each more"
             )
         for mode, rest in costs.rest.items():
-            drafted = f"{1e3 * rest.drafted:.2f} with a draft"
+            drafted = f"{1e3 * rest.drafted:.2f} with a draft, {1e3 * rest.row:.3f} for each further token"
             print(f"  the rest   {1e3 * rest.plain:.2f} ms a step, {drafted} ({mode})")

@@ -286,8 +286,8 @@ class WorkBar(_Bar):
         self._first = 0
         self._began = self._due = 0.0
 
-    def __call__(self, what: str, done: int, total: int) -> None:
-        """See `taslak.training.answers.Progress`."""
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        """See `taslak.models.loading.storage.Progress`."""
         now = time.monotonic()
         if what != self._what:  # what an earlier run has done says nothing about how fast this one is
             self._what, self._first, self._began, self._due = what, done, now, now + QUIET_SECONDS
@@ -298,10 +298,11 @@ class WorkBar(_Bar):
             self._bar.update(self._task, completed=done, total=total)
         elif now >= self._due or done == total:
             self._due = now + self._every
-            note(f"{what}: {done} of {total}{self._left(done, total, now)}")
+            whole = "" if total is None else f" of {total}"
+            note(f"{what}: {done}{whole}{self._left(done, total, now)}")
 
-    def _left(self, done: int, total: int, now: float) -> str:
-        if done == total or done <= self._first:
+    def _left(self, done: int, total: int | None, now: float) -> str:
+        if total is None or done == total or done <= self._first:
             return ""
         seconds = round((total - done) * (now - self._began) / (done - self._first))
         return f", {seconds // 60}:{seconds % 60:02d} left"

@@ -184,6 +184,7 @@ def serve(
         "dtype": dtype,
         "device": device,
         "exact": exact,
+        "history": history,
     }
     for name, model in named.items():
         with rendering.ProgressBar() as progress:

@@ -7,7 +7,7 @@ wall clock with prefill inside. Only the fixed depth named beside it is reckoned
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field, replace
 from time import monotonic, perf_counter
@@ -17,6 +17,7 @@ from taslak.control.controller import controller
 from taslak.control.costs import mode_of
 from taslak.control.estimate import DEEPEST
 from taslak.control.measure import Calibration
+from taslak.control.summary import price
 from taslak.control.theory import best_gamma, predicted_speedup, reach
 from taslak.core.counts import Counts
 from taslak.drafters import base
@@ -26,15 +27,13 @@ from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import PLAIN, Request
 from taslak.engine.step import Engine
 from taslak.errors import OptionError
+from taslak.models.loading import Progress
 
 RESAMPLES = 1000
 CONFIDENCE = 0.95
 WARM_UP = 8
 LEAST = 4
 """Prompts answered whatever the time: an interval needs a few."""
-
-Progress = Callable[[str, int, int], None]
-"""What is done, how much of it, of how much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +82,6 @@ class Advice:
             for candidate in found["candidates"]:
                 candidate["cost"] = price(candidate["tokens_per_second"], per_hour)
         return found
-
-
-def price(tokens_per_second: float, per_hour: float) -> float:
-    """Of a million tokens, on a machine that costs so much an hour."""
-    return per_hour / 3600.0 / tokens_per_second * 1e6
 
 
 @dataclass(slots=True)
@@ -210,7 +204,8 @@ def _depth(calibration: Calibration, way: _Way, mode: str, context: int) -> int:
             passing=lambda rows: costs.pass_(rows, context) * (left if rows > 1 else 1.0),
             draft=lambda levels: costs.draft(name, levels),
             reach=reached,
-            other=costs.rest_of(mode, True),
+            other=costs.rest_of(mode, True, visited=0.0),
+            draw=costs.draw_of(mode),
         )
         for gamma in range(1, min(len(counts.hazards), DEEPEST) + 1)
     ]

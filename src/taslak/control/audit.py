@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from taslak.engine.sequence import Answer, Request
 from taslak.engine.step import CHUNK, Engine, take_in
 from taslak.engine.text import Decodes
 from taslak.errors import OptionError
+from taslak.models.loading import Notice
 from taslak.models.target import PREFIX, Rows, Target, chain_rows
 
 PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
@@ -37,9 +38,6 @@ SIGNIFICANCE = 1e-4
 """Chance that a test of a right verifier fails, for all prompts together."""
 MOST_TESTED = 20
 """Prompts of the distribution test: the p-value of one is known to 1e-6."""
-
-Progress = Callable[[str], None]
-"""Told which check begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ def audit(
     seeds: int = 2,
     samples: int = 400,
     only: Collection[str] = CHECKS,
-    progress: Progress | None = None,
+    progress: Notice | None = None,
 ) -> Report:
     """Run every check, or `only` some.
 

@@ -8,13 +8,17 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from taslak import native
-from taslak.control.costs import PassCost
+from taslak.control import corrections
+from taslak.control.corrections import Keeper, corrected
+from taslak.control.costs import Costs, PassCost
 from taslak.control.measure import Calibration, calibrate
 from taslak.engine.language_model import LanguageModel
 from taslak.engine.usage import processor
@@ -24,38 +28,56 @@ from taslak.models.loading.storage import Progress
 
 log = logging.getLogger(__name__)
 
-VERSION = 5
+VERSION = 6
 _TARGET = ("version", "model", "weights", "runs", "device", "processor", "threads")
 """Of a key, what the passes of the target alone depend on."""
 
 
 def calibrated(model: LanguageModel, *, fresh: bool = False, progress: Progress | None = None) -> Calibration:
     """What is remembered of this model and these drafters on this machine, else measured now and remembered.
+    Costs come as corrected by what steps have taken since.
 
     fresh: measure anew. Takes a few seconds; what can't be stored is measured again next time. Raises what a
     drafter or the target raises.
     """
-    home, key = _home(), _key(model)
-    file = home / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]}.json"
+    key = _key(model)
+    file = _file(key)
     known = storage.read_json(file)
     if not fresh and isinstance(known, dict) and known.get("key") == key:
         try:
-            return Calibration.from_json(known)
+            found = Calibration.from_json(known)
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             log.warning("%s is damaged and measured anew: %s", file, error)
+        else:
+            return replace(found, costs=_corrected(found.costs, known, file))
     if progress is not None:
         progress(f"measuring what {model.name} costs here", 0, None)
     made = calibrate(model, None if fresh else _passes_of(key))
     try:
-        storage.make_folder(home)
+        storage.make_folder(file.parent)
         storage.write_json(file, {"key": key, **made.as_json()})
     except (UserError, OSError) as error:
         log.warning("what was measured can't be kept: %s", error)
     return made
 
 
+def keeper(model: LanguageModel, costs: Costs) -> Keeper:
+    """Keeps what these costs, of `calibrated`, come to, for the next time."""
+    return Keeper(_file(_key(model)), costs)
+
+
+def _corrected(costs: Costs, known: dict[str, Any], file: Path) -> Costs:
+    if corrections.KEY not in known:
+        return costs
+    try:
+        return corrected(costs, known[corrections.KEY], time.time())
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        log.warning("what steps cost is learnt anew, %s being damaged: %s", file, error)
+        return costs
+
+
 def remembered() -> list[tuple[dict[str, Any], Calibration]]:
-    """Everything that was measured on this machine: what it depends on, and the figures."""
+    """Everything that was measured on this machine: what it depends on, and the figures, uncorrected."""
     found = []
     for file in sorted(_home().glob("*.json")):
         known = storage.read_json(file)
@@ -78,6 +100,10 @@ def _passes_of(key: dict[str, Any]) -> PassCost | None:
 
 def _home() -> Path:
     return storage.cache_home() / "costs"
+
+
+def _file(key: dict[str, Any]) -> Path:
+    return _home() / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:24]}.json"
 
 
 def _key(model: LanguageModel) -> dict[str, Any]:

@@ -10,21 +10,23 @@ under rejection the distribution doesn't.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from itertools import pairwise
 from weakref import WeakKeyDictionary
 
 from taslak.control.costs import Costs
 from taslak.control.decision import Decision, Own, Shadow, mode_of_sequence
-from taslak.control.estimate import DEEPEST, Estimate, Prior, drawn
+from taslak.control.estimate import DEEPEST, Estimate, Prior, start
+from taslak.control.experience import Experience, experience
+from taslak.control.history import History
 from taslak.control.measure import Calibration
 from taslak.core.draft import ROOT, Draft
 from taslak.drafters import base
 from taslak.drafters.base import Drafter
 from taslak.engine.language_model import LanguageModel
 from taslak.engine.sequence import Sequence
-from taslak.engine.turn import Plan, Step, Turn
+from taslak.engine.turn import Load, Plan, Step, Turn
 
 GAMMA = 8
 """Deepest draft of a drafter that computes."""
@@ -40,6 +42,8 @@ class Controller:
 
     costs:      what steps cost
     priors:     by drafter, what a request starts from, by `drawn(drafter)` where that isn't greedy
+    tasks:      by task, what its requests start from instead
+    keep:       called whenever a request is over: what `costs` have come to may be kept now
     branch, nodes: of trees, as for FixedGamma
     stop_below: never draft below less joint confidence than this
     """
@@ -53,9 +57,13 @@ class Controller:
         nodes: int | None = None,
         stop_below: float | None = None,
         deepest: int = GAMMA,
+        tasks: Mapping[str, Mapping[str, Prior]] | None = None,
+        keep: Callable[[], None] | None = None,
     ) -> None:
         self.costs = costs
         self.priors = dict(priors or {})
+        self.tasks = dict(tasks or {})
+        self._keep = keep
         self._branch = branch
         self._nodes = nodes
         self.floor = stop_below or 0.0
@@ -73,26 +81,27 @@ class Controller:
         nodes = depth * self._branch
         return nodes if self._nodes is None else max(min(nodes, self._nodes), depth)
 
-    def plans(self, sequences: Seq[Sequence], drafters: Mapping[str, Drafter]) -> list[Plan]:
+    def plans(self, sequences: Seq[Sequence], drafters: Mapping[str, Drafter], load: Load) -> list[Plan]:
         """See Policy."""
         if len(sequences) == 1:
             own = self.own(sequences[0])
             if own.quiet > 0:
                 return [own.rest()]
-        return Decision(self, sequences, drafters).plans()
+        return Decision(self, sequences, drafters, load).plans()
 
     def own(self, sequence: Sequence) -> Own:
         """What is known of a request."""
         found = self._own.get(sequence)
         if found is None:
-            found = self._own[sequence] = Own(greedy=sequence.request.sampling.greedy)
+            request = sequence.request
+            found = self._own[sequence] = Own(request.sampling.greedy, request.task)
         return found
 
     def estimate(self, own: Own, name: str) -> Estimate:
         found = own.estimates.get(name)
         if found is None:
-            prior = None if own.greedy else self.priors.get(drawn(name))
-            found = own.estimates[name] = Estimate(prior or self.priors.get(name, Prior()))
+            priors = self.tasks.get(own.task, self.priors)
+            found = own.estimates[name] = Estimate(start(priors, name, own.greedy))
         return found
 
     def record(self, step: Step) -> None:
@@ -100,45 +109,54 @@ class Controller:
         turns = [turn for turn in step.decided if turn.sequence.request.speculate]
         for turn in turns:
             self._learn(turn)
-        if not turns or len(step.decided) < len(step.turns) or any(turn.take > 1 for turn in step.turns):
-            return  # prompts are taken in: no step that says what decoding costs
-        weight = 1
-        if len(turns) == 1 and not step.drafting:
+        if not turns:
+            return
+        load, weight = step.load, 1
+        if len(turns) == 1 and not step.drafting and not load.prompt:
             own = self.own(turns[0].sequence)
             own.unseen += 1
             if own.unseen < SAMPLED:  # one plain step is like the next
                 return
             weight, own.unseen = SAMPLED, 0
-        costs, count, context = self.costs, len(step.turns), step.context
-        modes = [mode_of_sequence(turn.sequence) for turn in step.turns]
-        drafted = [turn.by if turn.draft else None for turn in step.turns]
+        costs, count = self.costs, len(step.decided)
+        modes = [mode_of_sequence(turn.sequence) for turn in step.decided]
+        drafted = [turn.by if turn.draft else None for turn in step.decided]
         rows = step.rows
-        left = costs.left(drafted)
-        passing = left * costs.pass_(rows, context, rows * context / count)
+        left = costs.left(drafted, load.rows)
+        attended = load.attended + (rows - load.rows) * load.context / len(step.turns)
+        passing = left * costs.pass_(rows, load.context, attended, load.prompt)
         levels = {name: max(_depth(turn, name) for turn in turns) for name in step.drafting}
         asked = {name: sum(_depth(turn, name) > 0 for turn in turns) for name in step.drafting}
         drafting = sum(costs.draft(name, levels[name], max(asked[name], 1)) for name in levels)
-        rest = sum(costs.rest_of(m, by is not None) for m, by in zip(modes, drafted, strict=True))
+        rest = sum(
+            costs.rest_of(mode, by is not None, turn.visited)
+            for mode, by, turn in zip(modes, drafted, step.decided, strict=True)
+        )
         expected = passing + drafting + rest
-        plain = costs.pass_(count, context, context) + sum(costs.rest_of(m, False) for m in modes)
+        plain = costs.pass_(load.rows, load.context, load.attended, load.prompt)
+        plain += sum(costs.rest_of(mode, False) for mode in modes)
         took = step.passing + step.other + sum(step.drafting.values())
         for turn in turns:
+            if turn.take > 1:
+                continue  # the time its own prompt takes says nothing of its pace
             own = self.own(turn.sequence)
-            emitted = len(turn.path) + turn.bonus
             known = own.rate or 1.0 / plain
-            own.rate = known + RECENT * (emitted / expected - known)
-            tally = turn.sequence.tally(turn.by)
-            tally.plain += weight * emitted * plain / count
-            tally.took += weight * took / count
+            own.rate = known + RECENT * (turn.visited / expected - known)
+            if not load.prompt:
+                tally = turn.sequence.tally(turn.by)
+                tally.plain += weight * turn.visited * plain / count
+                tally.took += weight * took / count
         if left == 1.0:
-            costs.saw_pass(rows, passing, step.passing)
-        elif count == 1 and drafted[0] is not None:
+            costs.saw_pass(rows, passing, step.passing, load.prompt)
+        elif count == 1 and drafted[0] is not None and not load.prompt:
             costs.saw_part(drafted[0], passing, step.passing)
-        for name, seconds in step.drafting.items():
-            if levels[name]:
-                costs.saw_draft(name, levels[name], seconds, asked[name])
-        if len(set(modes)) == 1 and (all(drafted) or not any(drafted)):
-            costs.saw_rest(modes[0], drafted[0] is not None, step.other / count)
+        if all(turn.take == 1 for turn in turns):  # else drafters have caught up with a prompt
+            for name, seconds in step.drafting.items():
+                if levels[name]:
+                    costs.saw_draft(name, levels[name], seconds, asked[name])
+        if not load.prompt and len(set(modes)) == 1 and (all(drafted) or not any(drafted)):
+            visited = sum(turn.visited for turn in step.decided) / count
+            costs.saw_rest(modes[0], drafted[0] is not None, step.other / count, visited)
 
     def _learn(self, turn: Turn) -> None:
         own = self.own(turn.sequence)
@@ -154,7 +172,7 @@ class Controller:
             elif not budget.shadow and base.method(name).looks_up:
                 self.estimate(own, name).fade()
         tokens = turn.sequence.tokens
-        at = len(tokens) - len(turn.path) - turn.bonus
+        at = len(tokens) - turn.visited
         for name, draft in turn.shadows.items():
             own.shadows.append(Shadow(name, draft, at, turn.plan[name].depth))
         if own.shadows:
@@ -171,12 +189,29 @@ class Controller:
     def forget(self, sequence: Sequence) -> None:
         """See Policy."""
         self._own.pop(sequence, None)
+        if self._keep is not None:
+            self._keep()
 
 
-def controller(model: LanguageModel, known: Calibration, stop_below: float | None = None) -> Controller:
-    """For a model, from what was measured of it. stop_below: see Controller."""
+def controller(
+    model: LanguageModel,
+    known: Calibration,
+    stop_below: float | None = None,
+    *,
+    history: History | None = None,
+    keep: Callable[[], None] | None = None,
+) -> Controller:
+    """For a model, from what was measured of it and what a history says of it, which is read here and never
+    again. stop_below, keep: see Controller."""
+    past = Experience(known.priors) if history is None else experience(model, known.priors, history)
     return Controller(
-        known.costs, known.priors, branch=model.branch, nodes=model.nodes, stop_below=stop_below
+        known.costs,
+        past.priors,
+        branch=model.branch,
+        nodes=model.nodes,
+        stop_below=stop_below,
+        tasks=past.tasks,
+        keep=keep,
     )
 
 

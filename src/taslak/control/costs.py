@@ -28,27 +28,48 @@ class PassCost:
                    make it a staircase and no formula
     context:       for each committed position of a sequence, whatever its rows
     attended:      for each row and committed position it attends to
+    spared:        less for each row that wants no logits, as those of a prompt
+    beyond:        for each row past the last of `rows`; 0 = as between the last two
     """
 
     rows: list[int]
     seconds: list[float]
     context: float = 0.0
     attended: float = 0.0
+    spared: float = 0.0
+    beyond: float = 0.0
 
-    def __call__(self, rows: float, context: float = 0.0, attended: float | None = None) -> float:
-        """rows: in the pass; context: committed positions, summed over sequences; attended: the same summed
-        over rows, None = every row belongs to one sequence."""
+    def __call__(
+        self, rows: float, context: float = 0.0, attended: float | None = None, prompt: float = 0.0
+    ) -> float:
+        """rows: in the pass, those of prompts among them; context: committed positions, summed over
+        sequences; attended: the same summed over rows, None = every row belongs to one sequence; prompt: of
+        the rows, those that want no logits."""
         if attended is None:
             attended = rows * context
-        return self._at(rows) + self.context * context + self.attended * attended
+        seconds = self._at(rows)
+        if prompt:
+            seconds = max(seconds - self.spared * prompt, self.seconds[0])
+        return seconds + self.context * context + self.attended * attended
 
     def _at(self, rows: float) -> float:
         known, seconds = self.rows, self.seconds
-        if len(known) == 1:
-            return seconds[0]
-        i = min(max(bisect_left(known, rows), 1), len(known) - 1)
+        if len(known) == 1 or rows > known[-1]:
+            return seconds[-1] + self.tail(rows)
+        i = max(bisect_left(known, rows), 1)
         slope = (seconds[i] - seconds[i - 1]) / (known[i] - known[i - 1])
         return seconds[i - 1] + slope * (rows - known[i - 1])
+
+    def tail(self, rows: float) -> float:
+        """Of the rows past the last one that was measured."""
+        return self.slope * max(rows - self.rows[-1], 0.0)
+
+    @property
+    def slope(self) -> float:
+        """Of each row past the last one that was measured."""
+        if self.beyond or len(self.rows) == 1:
+            return self.beyond
+        return (self.seconds[-1] - self.seconds[-2]) / (self.rows[-1] - self.rows[-2])
 
     def correct(self, rows: int, off: float) -> None:
         """Take in that a pass of so many rows was exp(off) times what was expected."""
@@ -78,15 +99,25 @@ class DraftCost:
 
 @dataclass(slots=True)
 class RestCost:
-    """Of all that is neither draft nor pass: in a step with an empty draft, and with a draft."""
+    """Of all that is neither draft nor pass.
+
+    plain, drafted: in a step with an empty draft and with a draft, one row visited: a token drawn from it
+    row:            of each further row that is visited
+    """
 
     plain: float
     drafted: float
+    row: float = 0.0
+
+    def __call__(self, drafted: bool, visited: float) -> float:
+        return (self.drafted if drafted else self.plain) + self.row * (visited - 1.0)
 
 
 def mode_of(sampling: Sampling, verify: str) -> str:
     """What the rest of a step depends on: how tokens are drawn and drafts verified."""
-    return ("greedy" if sampling.greedy else "sampled") + (", rejection" if verify == "rejection" else "")
+    drawn = "greedy" if sampling.greedy else "sampled, cut" if sampling.cut else "sampled"
+    penalised = ", penalised" if sampling.penalised else ""
+    return drawn + penalised + (", rejection" if verify == "rejection" else "")
 
 
 @dataclass(slots=True)
@@ -105,9 +136,11 @@ class Costs:
     scale: float = 1.0
     crowds: dict[str, float] = field(default_factory=dict)
 
-    def pass_(self, rows: float, context: float = 0.0, attended: float | None = None) -> float:
+    def pass_(
+        self, rows: float, context: float = 0.0, attended: float | None = None, prompt: float = 0.0
+    ) -> float:
         """See PassCost."""
-        return self.scale * self.passing(rows, context, attended)
+        return self.scale * self.passing(rows, context, attended, prompt)
 
     def draft(self, name: str, levels: float, count: int = 1) -> float:
         """For `count` sequences together. Of a drafter that was never measured: nothing."""
@@ -127,23 +160,39 @@ class Costs:
         cost = self.drafters.get(name)
         return 0.0 if cost is None else self.scale * cost.hear * passes
 
-    def left(self, names: Sequence[str | None]) -> float:
-        """Share of a pass left to do where these drafters drafted, one name a sequence, None for nobody."""
+    def left(self, names: Sequence[str | None], rows: int | None = None) -> float:
+        """Share of a pass left to do where these drafters drafted, one name a sequence, None for nobody.
+        rows: of the pass besides drafts, None = one a sequence; what is left of others' rows is all."""
         costs = (self.drafters.get(name) for name in names if name is not None)
-        return 1.0 - sum(1.0 - cost.left for cost in costs if cost is not None) / len(names)
+        return 1.0 - sum(1.0 - cost.left for cost in costs if cost is not None) / (rows or len(names))
 
-    def rest_of(self, mode: str, drafted: bool) -> float:
-        """A mode never measured costs what the first one does."""
-        cost = self.rest.get(mode) or next(iter(self.rest.values()), None)
-        if cost is None:
-            return 0.0
-        return self.scale * (cost.drafted if drafted else cost.plain)
+    def rest_of(self, mode: str, drafted: bool, visited: float = 1.0) -> float:
+        """Of one sequence, with so many rows visited. A mode never measured costs what the first one does."""
+        cost = self._rest(mode)
+        return 0.0 if cost is None else self.scale * cost(drafted, visited)
 
-    def saw_pass(self, rows: int, expected: float, took: float) -> None:
-        """Take in one whole pass of decoding rows."""
-        off = _off(expected, took)
-        self.scale *= math.exp(QUICK * off)
-        self.passing.correct(rows, off)
+    def draw_of(self, mode: str) -> float:
+        """Of each further row that is visited."""
+        cost = self._rest(mode)
+        return 0.0 if cost is None else self.scale * cost.row
+
+    def _rest(self, mode: str) -> RestCost | None:
+        return self.rest.get(mode) or next(iter(self.rest.values()), None)
+
+    def saw_pass(self, rows: int, expected: float, took: float, prompt: int = 0) -> None:
+        """Take in one whole pass. prompt: of its rows, those of prompts.
+
+        Where most of it is rows past those that were measured, it tells what these cost. How slow the machine
+        is just now is told by passes of decoding alone: what is known of prompts is too rough for that.
+        """
+        passing, tail = self.passing, self.scale * self.passing.tail(rows)
+        if tail > expected / 2:
+            seen = max(took - (expected - tail), 1e-9)
+            passing.beyond = passing.slope * math.exp(QUICK * _off(tail, seen))
+        elif not prompt:
+            off = _off(expected, took)
+            self.scale *= math.exp(QUICK * off)
+            passing.correct(rows, off)
 
     def saw_part(self, name: str, expected: float, took: float) -> None:
         """Take in what a drafter left to do of a pass."""
@@ -165,25 +214,42 @@ class Costs:
             cost.fixed *= by
             cost.level *= by
 
-    def saw_rest(self, mode: str, drafted: bool, took: float) -> None:
-        """Take in the rest of one step of one sequence."""
+    def saw_rest(self, mode: str, drafted: bool, took: float, visited: float = 1.0) -> None:
+        """Take in the rest of one step of one sequence, which visited so many rows.
+
+        What was off is put down to the step and to its rows by their shares (the gradient of the squared
+        error, all in logarithms): steps that visit few rows and steps that visit many tell the two apart.
+        """
         known = self.rest.get(mode)
         took /= self.scale
-        if known is None:  # what a draft adds is guessed from the first mode
-            first = next(iter(self.rest.values()), None)
-            more = first.drafted / first.plain if first is not None and first.plain > 0.0 else 1.0
-            self.rest[mode] = RestCost(took / more, took) if drafted else RestCost(took, took * more)
-        elif drafted:
-            known.drafted *= math.exp(QUICK * _off(known.drafted, took))
+        if known is None:  # what a draft adds, and a row, is guessed from the first mode
+            first = next(iter(self.rest.values()), RestCost(0.0, 0.0))
+            before = first(drafted, visited)
+            times = took / before if before > 0.0 else 0.0
+            self.rest[mode] = (
+                RestCost(first.plain * times, first.drafted * times, first.row * times)
+                if times and first.plain > 0.0
+                else RestCost(took, took)
+            )
+            return
+        expected = known(drafted, visited)
+        by = QUICK * _off(expected, took)
+        if not by:
+            return
+        of_rows = min(max(known.row * (visited - 1.0) / expected, 0.0), 1.0)
+        known.row *= math.exp(by * of_rows)
+        if drafted:
+            known.drafted *= math.exp(by * (1.0 - of_rows))
         else:
-            known.plain *= math.exp(QUICK * _off(known.plain, took))
+            known.plain *= math.exp(by * (1.0 - of_rows))
 
     def break_even(self, name: str, depth: int, mode: str, context: float = 0.0) -> float:
         """Accepted tokens a step that make drafting `depth` tokens worth what it costs."""
         plain = self.pass_(1, context) + self.rest_of(mode, False)
         passing = self.pass_(1 + depth, context) * self.left([name])
         drafted = passing + self.draft(name, depth) + self.rest_of(mode, True)
-        return max(drafted / plain - 1.0, 0.0)
+        # an accepted token saves a plain step and is drawn as in one
+        return max((drafted - plain) / max(plain - self.draw_of(mode), 1e-9), 0.0)
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -195,6 +261,7 @@ class Costs:
             PassCost(**values["passing"]),
             {name: DraftCost(**cost) for name, cost in values["drafters"].items()},
             {mode: RestCost(**cost) for mode, cost in values["rest"].items()},
+            crowds=dict(values["crowds"]),
         )
         figures: Sequence[float] = costs.passing.seconds
         if not figures or len(figures) != len(costs.passing.rows) or not all(0 < s < 1e4 for s in figures):

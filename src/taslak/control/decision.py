@@ -19,7 +19,7 @@ from taslak.core.draft import Draft
 from taslak.drafters import base
 from taslak.drafters.base import NOTHING, Budget, Drafter
 from taslak.engine.sequence import Sequence
-from taslak.engine.turn import Plan
+from taslak.engine.turn import Load, Plan
 
 if TYPE_CHECKING:
     from taslak.control.controller import Controller
@@ -44,6 +44,8 @@ RARELY = 4
 """A look-up that nothing comes of is asked every so many steps at least."""
 HIGHEST = 0.95
 """Thresholds of confidence stay under this."""
+LEAST_KEPT = 0.1
+"""Of what a token is worth, at least so much is thought to be left when it has been drawn."""
 
 
 @dataclass(slots=True)
@@ -61,6 +63,7 @@ class Own:
     """What is known of one request; nothing of it outlives the request or is seen by another.
 
     greedy:    whether it draws nothing
+    task:      its label
     estimates: by drafter
     rate:      tokens a second as things go; 0 at first
     asleep:    steps since a drafter last drafted, where it is off
@@ -74,6 +77,7 @@ class Own:
     """
 
     greedy: bool = True
+    task: str = ""
     estimates: dict[str, Estimate] = field(default_factory=dict)
     rate: float = 0.0
     asleep: dict[str, int] = field(default_factory=dict)
@@ -101,9 +105,9 @@ class Own:
 
 
 class Offer(NamedTuple):
-    """What the best drafter of one sequence could add. gains: [d] expected tokens of depth d + 1; reach: [d]
-    how often a draft gets there; rows: [d] rows it adds; value: of the best depth, alone; overhead: seconds
-    besides, for catching up."""
+    """What the best drafter of one sequence could add. gains: [d] expected tokens of depth d + 1, less what
+    drawing them is worth; reach: [d] how often a draft gets there; rows: [d] rows it adds; value: of the best
+    depth, alone; overhead: seconds besides, for catching up."""
 
     name: str
     gains: list[float]
@@ -114,10 +118,11 @@ class Offer(NamedTuple):
 
 
 class Decision:
-    """Of these sequences, now."""
+    """Of these sequences, now. load: what shares the pass with their drafts: with prompts in it their rows
+    are some among many, and no longer what a small pass has room for."""
 
     def __init__(
-        self, controller: Controller, sequences: Seq[Sequence], drafters: Mapping[str, Drafter]
+        self, controller: Controller, sequences: Seq[Sequence], drafters: Mapping[str, Drafter], load: Load
     ) -> None:
         self.controller = controller
         self.costs = costs = controller.costs
@@ -125,20 +130,26 @@ class Decision:
         self.drafters = drafters
         self.owns = [controller.own(sequence) for sequence in sequences]
         self.count = len(sequences)
+        self.load = load
         self.contexts = [sequence.cache.length for sequence in sequences]
-        self.context = sum(self.contexts)
         modes = [mode_of_sequence(sequence) for sequence in sequences]
-        self.base = costs.pass_(self.count, self.context, self.context)
+        self.base = self._pass(0.0, 0.0)
         plain = [costs.rest_of(mode, False) for mode in modes]
         self.rest = [costs.rest_of(mode, True) - rest for mode, rest in zip(modes, plain, strict=True)]
         """[sequences] seconds that a draft adds to the rest of the step."""
         self.plain = self.base + sum(plain)
-        wider = costs.pass_(self.count + 4, self.context, self.context * (1 + 4 / self.count))
-        self.slope = (wider - self.base) / 4
+        self.slope = (self._pass(4.0, 4.0 * sum(self.contexts) / self.count) - self.base) / 4
         """Seconds of one more row, thereabouts."""
         pace = sum(own.rate for own in self.owns)
-        self.rate = max(pace, self.count / self.plain)
+        self.rate = max(pace, load.deciding / self.plain)
         """λ, tokens a second."""
+        self.kept = [max(1.0 - self.rate * costs.draw_of(mode), LEAST_KEPT) for mode in modes]
+        """[sequences] what a token more is worth, in tokens: drawing it takes time as well."""
+
+    def _pass(self, rows: float, attended: float) -> float:
+        """Seconds of the pass with so many drafted rows, and what they attend to."""
+        load = self.load
+        return self.costs.pass_(load.rows + rows, load.context, load.attended + attended, load.prompt)
 
     def plans(self) -> list[Plan]:
         lookups = [name for name in self.drafters if base.method(name).looks_up]
@@ -196,7 +207,7 @@ class Decision:
                 continue  # nothing was learnt of it, and its worth hardly changes with the pace alone
             own.news.discard(name)
             estimate = controller.estimate(own, name)
-            gains = list(accumulate(estimate.yields(most), mul))
+            gains = [self.kept[i] * gain for gain in accumulate(estimate.yields(most), mul)]
             reach = estimate.reach(most)
             rows = [r * more for r, more in zip(reach, controller.widths, strict=False)]
             overhead = self.rest[i]
@@ -204,7 +215,7 @@ class Decision:
                 lag = self.drafters[name].lag(sequence.view_of(name))
                 overhead += self.costs.catch_up(name, lag) / max(CATCH_UP, sequence.left // 4)
             left = self.costs.left([name])
-            fixed = overhead - (1.0 - left) * self.base / self.count
+            fixed = overhead - (1.0 - left) * self.base / self.load.rows
             value, total, added, levels = -math.inf, 0.0, 0.0, 0.0
             for gain, deep, more in zip(gains, reach, rows, strict=True):
                 total += gain
@@ -225,7 +236,7 @@ class Decision:
         rising.sort()
         count, costs = self.count, self.costs
         depths, best_depths, best = [0] * count, [0] * count, MARGIN * count
-        total, rows, attended = 0.0, float(count), float(self.context)
+        total = rows = attended = 0.0
         besides, left = -self.base, 1.0
         by: list[str | None] = [None] * count
         levels = [0.0] * count
@@ -242,12 +253,12 @@ class Decision:
             if d == 0:
                 besides += offer.overhead
                 by[i] = name
-                left = costs.left(by)
+                left = costs.left(by, self.load.rows)
                 drafting[name] = drafting.get(name, 0) + 1
             depths[i] = d + 1
             # a level of several drafts is one call: the deepest counts
             deepest[name] = max(deepest.get(name, 0.0), levels[i])
-            seconds = left * costs.pass_(rows, self.context, attended) + besides
+            seconds = left * self._pass(rows, attended) + besides
             for each, deep in deepest.items():
                 seconds += costs.draft(each, deep, drafting[each])
             value = total - self.rate * seconds
@@ -264,7 +275,7 @@ class Decision:
             cost = self.costs.drafters.get(name)
             level = 0.0 if cost is None else self.costs.scale * cost.level
             next_right = max(estimate.yields(1)[0], 0.3)
-            stop = self.rate * (level + self.slope) / (next_right * estimate.trust)
+            stop = self.rate * (level + self.slope) / (next_right * estimate.trust * self.kept[i])
         stop = max(min(stop, HIGHEST), controller.floor)
         return Budget(depth, controller.nodes_at(depth), stop)
 
@@ -272,20 +283,21 @@ class Decision:
         """worth: tokens that the drafter behind it is expected to gain."""
         own, controller = self.owns[i], self.controller
         estimate = controller.estimate(own, name)
-        row = self.rate * self.slope
+        row, kept = self.rate * self.slope, self.kept[i]
         deepest = max(DEEPEST // self.count, 2)  # what several find shares the pass
         if base.method(name).confident:
             # looking costs nothing: a token found is drafted where it is likelier right than its row is
             # worth, and a draft goes before the other drafter's where it is expected to gain more
-            stop = min(DOUBT * row / estimate.trust, HIGHEST)
+            trust = estimate.trust * kept
+            stop = min(DOUBT * row / trust, HIGHEST)
             nodes = min(estimate.size, deepest)
-            least = (worth + self.rate * self.rest[i] + row * nodes) / estimate.trust if worth else 0.0
+            least = (worth + self.rate * self.rest[i] + row * nodes) / trust if worth else 0.0
             return Budget(deepest, deepest, max(stop, controller.floor), least)
         total, so_far, depth = -self.rate * self.rest[i], 1.0, 0
         best = max(worth, MARGIN)
         for d, each in enumerate(estimate.yields(deepest)):
             so_far *= each
-            total += so_far - row
+            total += kept * so_far - row
             if total > best:
                 best, depth = total, d + 1
         # what stands in the text was not drawn: it is right as often as it agrees with the text to come

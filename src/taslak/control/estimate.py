@@ -7,7 +7,7 @@ forgets, since text changes: after `MEMORY` drafts a draft counts for a third.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +43,12 @@ class Prior:
 def drawn(drafter: str) -> str:
     """The name of a drafter's prior where answers are drawn, not greedy."""
     return f"{drafter}, drawn"
+
+
+def start(priors: Mapping[str, Prior], drafter: str, greedy: bool) -> Prior:
+    """What a request starts from."""
+    prior = None if greedy else priors.get(drawn(drafter))
+    return prior or priors.get(drafter, Prior())
 
 
 @dataclass(slots=True)

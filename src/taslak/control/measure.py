@@ -8,17 +8,20 @@ from statistics import median
 from time import monotonic, perf_counter
 from typing import Any
 
+from torch import Tensor
+
 from taslak.control.costs import Costs, DraftCost, PassCost, RestCost, mode_of
 from taslak.control.estimate import Prior, drawn
 from taslak.core.counts import Counts
 from taslak.core.draft import Draft
 from taslak.core.sampling import Sampling
+from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import NOTHING, Budget, Drafter, View
 from taslak.engine.language_model import LanguageModel
 from taslak.engine.sequence import Request
 from taslak.engine.sequence import Sequence as Answering
 from taslak.engine.step import Engine
-from taslak.engine.turn import Plan, Step
+from taslak.engine.turn import Load, Plan, Step
 from taslak.models.cache import Block
 from taslak.models.target import Target, chain_rows
 
@@ -35,6 +38,12 @@ GAP = 16
 ROWS_A_LEVEL = 8
 """Rows that a network beside the model takes in while it drafts a level, thereabouts."""
 WARM = Sampling(temperature=0.8)
+CUT = Sampling(temperature=0.8, top_p=0.95)
+DRAWS = 24
+"""Rows drawn from to know what one takes."""
+CHUNKS = (65, 33, 17, 9)
+"""Rows of a pass that takes in a prompt: the first that the model does in `SOON`."""
+SOON = PATIENCE / 8
 
 TEXTS = (
     "def mean(values):\n    total = 0\n    for value in values:\n        total += value\n",
@@ -64,32 +73,53 @@ class Calibration:
 def calibrate(model: LanguageModel, passing: PassCost | None = None) -> Calibration:
     """Measure. The model's own policy is not used. passing: of its passes, where that is known."""
     made = Calibration(Costs(passing or _passes(model.target)))
+    rest, rules, row = made.costs.rest, dict.fromkeys(("coupled", model.verify)), _row(model)
     for sampling in (Sampling(), WARM):
-        made.costs.rest[mode_of(sampling, "coupled")] = RestCost(*2 * (_rest(model, {}, sampling),))
+        plain = _rest(model, {}, sampling)
+        for rule in rules:
+            rest[mode_of(sampling, rule)] = RestCost(plain, plain, _draw(model, row, sampling, rule))
     for name, drafter in model.engine.drafters.items():
         _drafter(model, made, name, drafter)
+    for rule in rules:  # all but the draws is as without a cut
+        warm, draw = rest[mode_of(WARM, rule)], _draw(model, row, CUT, rule)
+        more = max(draw - warm.row, draw - warm.plain)
+        rest[mode_of(CUT, rule)] = RestCost(warm.plain + more, warm.drafted + more, draw)
     return made
 
 
 def _passes(target: Target) -> PassCost:
-    """Rows next to no context, then two widths far in: how much context adds."""
-    far = max(min(FAR, target.context - max(ROWS)), 0)
-    cache = target.allocate(far + max(ROWS))
+    """Rows next to no context, as a prompt's too; then two widths far in: how much context adds."""
+    far = max(min(FAR, target.context - max(CHUNKS)), 0)
+    cache = target.allocate(far + max(*ROWS, *CHUNKS))
     try:
         rows = [count for count in _widths(min(_timed(target, cache, (1,)))) if count <= target.context]
         near = _timed(target, cache, rows)
+        wide, spared = _chunk(target, cache, PassCost(rows, _rising(near)))
         fill(cache, far)
         widths = [rows[0], rows[-1] if rows[-1] < WIDE else WIDE]
         deep = _timed(target, cache, widths) if far else near[:2]
     finally:
         cache.release()
-    seconds = _rising(near)
+    wider = {count: took for count, took in wide.items() if count > rows[-1]}
+    seconds = _rising([*near, *wider.values()])
     one, many = (
         max(behind - seconds[rows.index(width)], 0.0) / max(far, 1)
         for behind, width in zip(deep, widths, strict=True)
     )
     attended = max(many - one, 0.0) / max(widths[1] - widths[0], 1)
-    return PassCost(rows, seconds, max(one - attended, 0.0), attended)
+    found = PassCost([*rows, *wider], seconds, max(one - attended, 0.0), attended, spared)
+    found.beyond = found.slope
+    return found
+
+
+def _chunk(target: Target, cache: Block, passing: PassCost) -> tuple[dict[int, float], float]:
+    """Seconds of a pass as wide as a model takes soon, by its rows, and how much less each of its rows takes
+    that wants no logits. Nothing for a model that takes none so soon."""
+    for rows in CHUNKS:
+        if rows <= target.context and passing(rows) <= SOON:
+            whole, last = _timed(target, cache, (rows, rows), wanted=(rows, 1), patience=SOON)
+            return {rows: whole}, max(whole - last, 0.0) / (rows - 1)
+    return {}, 0.0
 
 
 def _widths(single: float) -> tuple[int, ...]:
@@ -99,25 +129,42 @@ def _widths(single: float) -> tuple[int, ...]:
     return (1, 2, 3, 5, 9, 17) if single < PATIENCE / 6 else (1, 5, 9)
 
 
-def _timed(target: Target, cache: Block, widths: Sequence[int]) -> list[float]:
+def _timed(
+    target: Target,
+    cache: Block,
+    widths: Sequence[int],
+    wanted: Sequence[int] | None = None,
+    patience: float | None = None,
+) -> list[float]:
     """Seconds of a pass of so many rows each: the lower quartile, for others only ever make it slower."""
-    until = monotonic() + PATIENCE
-    took = timed(target, cache, widths, lambda turns: turns >= 23 or (turns >= 1 and monotonic() >= until))
+    until = monotonic() + (PATIENCE if patience is None else patience)
+
+    def enough(turns: int) -> bool:
+        return turns >= 23 or (turns >= 1 and monotonic() >= until)
+
+    took = timed(target, cache, widths, enough, wanted)
     return [sorted(seconds)[len(seconds) // 4] for seconds in took]
 
 
 def timed(
-    target: Target, cache: Block, widths: Sequence[int], enough: Callable[[int], bool]
+    target: Target,
+    cache: Block,
+    widths: Sequence[int],
+    enough: Callable[[int], bool],
+    wanted: Sequence[int] | None = None,
 ) -> list[list[float]]:
     """[widths][turns] seconds of passes of so many rows. All in turns, back and forth, so that what else the
-    machine does meets all of them; a first turn isn't counted. enough: of so many counted turns."""
+    machine does meets all of them; a first turn isn't counted.
+
+    enough: of so many counted turns; wanted: [widths] rows that want logits, None = all
+    """
     took: list[list[float]] = [[] for _ in widths]
-    order = list(zip(widths, took, strict=True))
+    order = list(zip(widths, widths if wanted is None else wanted, took, strict=True))
     turns = -1
     while turns < 0 or not enough(turns):
-        for rows, seconds in order if turns % 2 else order[::-1]:
+        for rows, want, seconds in order if turns % 2 else order[::-1]:
             started = perf_counter()
-            target.forward([chain_rows(cache, [0] * rows, rows)]).logits.cpu()  # elsewhere it is waited for
+            target.forward([chain_rows(cache, [0] * rows, want)]).logits.cpu()  # elsewhere it is waited for
             seconds.append(perf_counter() - started)
             cache.crop(cache.length)
         turns += 1
@@ -148,9 +195,10 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """One step of decoding: its draft, its context, and the seconds of drafting, pass and rest."""
+    """One step of decoding: its draft, rows visited, context, and the seconds of drafting, pass and rest."""
 
     draft: Draft
+    visited: int
     context: int
     drafting: float
     passing: float
@@ -165,14 +213,17 @@ class _Watching:
     seen: list[_Seen] = field(default_factory=list)
     max_nodes: int = 64
 
-    def plans(self, sequences: Sequence[Answering], _drafters: Mapping[str, Drafter]) -> list[Plan]:
+    def plans(
+        self, sequences: Sequence[Answering], _drafters: Mapping[str, Drafter], _load: Load
+    ) -> list[Plan]:
         return [self.plan] * len(sequences)
 
     def record(self, step: Step) -> None:
         (turn,) = step.turns
         if turn.take == 1:
             drafting = sum(step.drafting.values())
-            self.seen.append(_Seen(turn.draft, step.context, drafting, step.passing, step.other))
+            took = (drafting, step.passing, step.other)
+            self.seen.append(_Seen(turn.draft, turn.visited, step.load.context, *took))
 
     def forget(self, sequence: Answering) -> None:
         """Nothing is kept of it."""
@@ -212,12 +263,46 @@ def _rest(model: LanguageModel, drafters: Mapping[str, Drafter], sampling: Sampl
     return median(step.rest for step in seen) if seen else 0.0
 
 
+def _row(model: LanguageModel) -> Tensor:
+    """Float[V] logits behind the first words of a text."""
+    prompt = model.tokenizer.encode(TEXTS[0])[: min(WIDE, model.target.context)]
+    cache = model.target.allocate(len(prompt))
+    try:
+        return model.target.forward([chain_rows(cache, prompt, 1)]).logits.cpu()[0]
+    finally:
+        cache.release()
+
+
+def _draw(model: LanguageModel, row: Tensor, sampling: Sampling, verify: str) -> float:
+    """Seconds of each row that is visited: its distribution, the draw, and committing the token. Drafts are
+    of the likeliest token, so that some are accepted. No pass is run: every row is the same. row: Float[V]"""
+    seconds: list[float] = []
+    draft = Draft.chain([int(row.argmax())] * DEPTH)
+    cache = model.target.allocate(1)
+    try:
+        request = Request([0], sampling, max_tokens=None, seed=0, verify=verify)
+        sequence = Answering(request, cache, model.tokenizer, DRAWS + DEPTH + 2)
+        view = sequence.view
+        while len(seconds) < DRAWS:
+            started = perf_counter()
+            for decision in VERIFIERS[verify](
+                draft, lambda _: view.distribution(row), view.key, view.position
+            ):
+                sequence.commit(decision.token, accepted=decision.node is not None)
+                seconds.append(perf_counter() - started)
+                started = perf_counter()
+    finally:
+        cache.release()
+    return median(seconds)
+
+
 def _drafter(model: LanguageModel, made: Calibration, name: str, drafter: Drafter) -> None:
     """Drafts as deep as DEPTH and of one level: the difference is the levels'. What is right of the deep ones
     is what a request starts from."""
     took: dict[int, list[float]] = {}
     deep: list[_Seen] = []
     for sampling, name_of_prior in ((Sampling(), name), (WARM, drawn(name))):
+        known = made.costs.rest[mode_of(sampling, model.verify)]
         rests = []
         counts = Counts()
         drafts: list[Draft] = []
@@ -229,14 +314,12 @@ def _drafter(model: LanguageModel, made: Calibration, name: str, drafter: Drafte
             drafted = [step for step in seen if step.draft]
             for step in drafted:
                 took.setdefault(step.draft.depth, []).append(step.drafting)
-            rests += [step.rest for step in drafted]
+            rests += [step.rest - known.row * (step.visited - 1) for step in drafted]
             if depth == DEPTH:
                 counts = answers.counts
                 drafts = [step.draft for step in drafted]
                 deep += drafted
         made.priors[name_of_prior] = _prior(counts, drafts)
-        mode = mode_of(sampling, model.verify)
-        known = made.costs.rest.setdefault(mode, replace(made.costs.rest[mode_of(sampling, "coupled")]))
         known.drafted = max([known.drafted, *([median(rests)] if rests else [])])
     hear = 0.0
     if drafter.needs.features:

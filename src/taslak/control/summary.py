@@ -35,6 +35,11 @@ _BANDS = {
 }
 
 
+def price(tokens_per_second: float, per_hour: float) -> float:
+    """Of a million tokens, on a machine that costs so much an hour."""
+    return per_hour / 3600.0 / tokens_per_second * 1e6
+
+
 @dataclass(slots=True)
 class Summary:
     """A group of records.
@@ -59,8 +64,9 @@ class Summary:
         return self.tokens / self.seconds.total if self.seconds.total else None
 
     def cost(self, price_per_hour: float) -> float | None:
-        """Of a million tokens on a machine of this price, while it decodes; None where there are none."""
-        return price_per_hour / 3600.0 * self.seconds.total / self.tokens * 1e6 if self.tokens else None
+        """Of a million tokens on a machine of this price, while it decodes; None where none were timed."""
+        rate = self.tokens_per_second
+        return price(rate, price_per_hour) if rate else None
 
     def plain_cost(self, price_per_hour: float) -> float | None:
         """What they would have cost without speculation; None where the speed-up isn't known."""

@@ -41,18 +41,21 @@ def predicted_speedup(
     *,
     reach: Sequence[float] = (),
     other: float = 0.0,
+    draw: float = 0.0,
 ) -> float:
     """Plain decoding's seconds a token over those of drafting γ tokens in every pass, prefill apart:
 
-        S(γ) = τ(γ) · (c(1) + o) / (r_1 · c(1 + γ) + (1 − r_1) · c(1) + d(γ) + o)
+        S(γ) = τ(γ) · (c(1) + o + t) / (r_1 · c(1 + γ) + (1 − r_1) · c(1) + d(γ) + o + τ(γ) · t)
 
     c = `passing`, seconds of a pass over so many rows; d = `draft`, seconds of drafting γ levels
-    o = `other`, seconds of a step that are neither; r_1: how often anything is drafted at all
+    o = `other`, seconds of a step that are neither; t = `draw`, of them those of each token; r_1: how often
+    anything is drafted at all
     """
     drafted = _at(reach, 0, 1.0)
-    plain = passing(1) + other
-    step = drafted * passing(1 + gamma) + (1.0 - drafted) * passing(1) + draft(gamma) + other
-    return expected_tau(hazards, gamma, reach) * plain / step
+    tau = expected_tau(hazards, gamma, reach)
+    plain = passing(1) + other + draw
+    step = drafted * passing(1 + gamma) + (1.0 - drafted) * passing(1) + draft(gamma) + other + tau * draw
+    return tau * plain / step
 
 
 def best_gamma(speedups: Sequence[float]) -> int:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from taslak.drafters.base import Budget, Drafter
 from taslak.engine.sequence import DEEPEST, Sequence
-from taslak.engine.turn import Plan, Step
+from taslak.engine.turn import Load, Plan, Step
 from taslak.errors import OptionError
 
 
@@ -21,8 +21,9 @@ class Policy(Protocol):
         """Never more than this many drafted nodes a step and sequence; the cache keeps room for them."""
         ...
 
-    def plans(self, sequences: Seq[Sequence], drafters: Mapping[str, Drafter]) -> list[Plan]:
-        """One plan a sequence. Depths are cut to what the answer may still have."""
+    def plans(self, sequences: Seq[Sequence], drafters: Mapping[str, Drafter], load: Load) -> list[Plan]:
+        """One plan a sequence. Depths are cut to what the answer may still have. load: what the pass holds
+        anyway: a row of each of these sequences or the end of its prompt, and whoever else shares it."""
         ...
 
     def record(self, step: Step) -> None:
@@ -59,7 +60,7 @@ class FixedGamma:
     def max_nodes(self) -> int:
         return self.gamma * self.branch if self.nodes is None else self.nodes
 
-    def plans(self, sequences: Seq[Sequence], drafters: Mapping[str, Drafter]) -> list[Plan]:
+    def plans(self, sequences: Seq[Sequence], drafters: Mapping[str, Drafter], _load: Load) -> list[Plan]:
         plan = dict.fromkeys(drafters, Budget(self.gamma, self.max_nodes, self.stop_below))
         return [plan] * len(sequences)
 

@@ -22,7 +22,7 @@ from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import NOTHING, Budget, Drafter, Report
 from taslak.engine.policy import FixedGamma, Policy
 from taslak.engine.sequence import PLAIN, Logprob, Request, Seconds, Sequence
-from taslak.engine.turn import Plan, Step, Turn
+from taslak.engine.turn import Load, Plan, Step, Turn
 from taslak.errors import DraftError, OptionError, SamplingError
 from taslak.models.cache import Block
 from taslak.models.target import Target, chain_rows
@@ -65,8 +65,8 @@ class Engine:
         started = perf_counter()
         turns = self._turns(sequences)
         decided = [turn for turn in turns if turn.decides]
-        context = sum(turn.sequence.cache.length for turn in turns)
-        drafting = self._propose(decided)
+        load = Load.of(turns)
+        drafting = self._propose(decided, load)
         drafted = perf_counter()
         output = self.target.forward([turn.rows() for turn in turns], capture=self._features(turns))
         logits = output.logits.cpu() if self._remote else output.logits  # here the pass is waited for
@@ -84,7 +84,7 @@ class Engine:
             Step(
                 turns,
                 decided,
-                context,
+                load,
                 drafting,
                 seconds.pass_,
                 seconds.total - seconds.pass_ - sum(drafting.values()),
@@ -115,7 +115,7 @@ class Engine:
                 room -= take if sequence.pending > 1 else 0
         return turns
 
-    def _propose(self, turns: Seq[Turn]) -> dict[str, float]:
+    def _propose(self, turns: Seq[Turn], load: Load) -> dict[str, float]:
         """Fill in the drafts; the seconds each drafter took. Whoever is next in a turn's plan is asked, all
         turns together, until the turn has a draft or its plan ends."""
         asking = [turn for turn in turns if turn.sequence.request.speculate]
@@ -123,7 +123,7 @@ class Engine:
         if not self.drafters or not asking:
             return seconds
         try:
-            plans = self._plans([turn.sequence for turn in asking])
+            plans = self._plans([turn.sequence for turn in asking], load)
         except Exception as error:  # it asks drafters how far behind they are
             self._complain("policy", error)
             return seconds
@@ -148,7 +148,7 @@ class Engine:
                 turn.by, turn.draft = turn.spare
         return seconds
 
-    def _plans(self, sequences: Seq[Sequence]) -> list[Plan]:
+    def _plans(self, sequences: Seq[Sequence], load: Load) -> list[Plan]:
         """As each request says, else as the policy does: over all at once that may use the same drafters."""
         plans: dict[Sequence, Plan] = {}
         open_: dict[tuple[str, ...], list[Sequence]] = {}
@@ -158,9 +158,9 @@ class Engine:
                 open_.setdefault(tuple(request.methods), []).append(sequence)
             else:
                 own = self.shape_of(request)
-                plans[sequence] = own.plans([sequence], self._allowed(request.methods))[0]
+                plans[sequence] = own.plans([sequence], self._allowed(request.methods), load)[0]
         for methods, theirs in open_.items():
-            made = self.policy.plans(theirs, self._allowed(methods))
+            made = self.policy.plans(theirs, self._allowed(methods), load)
             plans.update(zip(theirs, made, strict=True))
         return [plans[sequence] for sequence in sequences]
 

@@ -43,6 +43,11 @@ class Turn:
     bonus: bool = False
 
     @property
+    def visited(self) -> int:
+        """Rows that a token was drawn from: of each accepted one, and the one after the last."""
+        return len(self.path) + self.bonus
+
+    @property
     def rows_taken(self) -> int:
         """Rows of the pass that are its own."""
         return self.take + len(self.draft)
@@ -65,19 +70,51 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
+class Load:
+    """What a pass holds whatever is drafted.
+
+    rows:     committed tokens that it runs: the last one of each decoding sequence, chunks of prompts
+    prompt:   of these, the ones of prompts that want no logits
+    context:  committed tokens in the caches before it, summed over sequences
+    attended: the same summed over rows, and what the rows of a chunk attend to of each other
+    """
+
+    rows: int
+    prompt: int
+    context: int
+    attended: int
+
+    @classmethod
+    def of(cls, turns: Seq[Turn]) -> Load:
+        """Of these turns, before the pass."""
+        rows = context = attended = 0
+        for turn in turns:
+            take, length = turn.take, turn.sequence.cache.length
+            rows += take
+            context += length
+            attended += take * length + take * (take - 1) // 2
+        return cls(rows, rows - sum(turn.decides for turn in turns), context, attended)
+
+    @property
+    def deciding(self) -> int:
+        """Sequences that get tokens from it, each of one row."""
+        return self.rows - self.prompt
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     """What one step did, and its wall-clock seconds.
 
     turns:    those that took part
     decided:  those of them whose pass reached the last committed token
-    context:  committed tokens in the caches before the pass, summed over the turns
+    load:     what the pass held besides drafts
     drafting: seconds by drafter
     passing, other: seconds of the pass, and of all the rest
     """
 
     turns: Seq[Turn]
     decided: Seq[Turn]
-    context: int
+    load: Load
     drafting: Mapping[str, float]
     passing: float
     other: float

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import closing
 from dataclasses import asdict, dataclass
@@ -20,9 +20,7 @@ from taslak.engine.prompts import Prompt, prompt_of, rows
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Request
 from taslak.errors import OptionError, PromptError
-
-Progress = Callable[[str, int, int], None]
-"""Told how far a stage is: what it does, units done, units in all. Called often."""
+from taslak.models.loading import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from taslak.engine.policy import FixedGamma
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Request
 from taslak.engine.step import Engine
-from taslak.training.answers import Progress
+from taslak.models.loading import Progress
 
 NEAR_ZERO = 0.05
 """An acceptance at depth 1 that no trained head should have."""

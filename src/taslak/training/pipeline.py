@@ -24,10 +24,10 @@ from taslak.engine.prompts import Prompt, held_out, read_prompts
 from taslak.errors import OptionError
 from taslak.loading import load
 from taslak.models.config import DecoderConfig
-from taslak.models.loading import resolve, storage
+from taslak.models.loading import Progress, resolve, storage
 from taslak.models.pretrained import check_dtype
 from taslak.models.tokenizer import Tokenizer
-from taslak.training.answers import Answers, Progress, Shard, answer_prompts, read_texts
+from taslak.training.answers import Answers, Shard, answer_prompts, read_texts
 from taslak.training.evaluate import Evaluation, evaluate
 from taslak.training.options import TrainingOptions
 from taslak.training.report import plot, provenance, require_plotting
@@ -60,7 +60,7 @@ class _Texts:
 def train(
     options: TrainingOptions,
     progress: Progress | None = None,
-    fetching: storage.Progress | None = None,
+    fetching: Progress | None = None,
 ) -> Trained:
     """All stages; or only the answers where `options.shard` says so.
 
@@ -83,7 +83,7 @@ class _Run:
         options: TrainingOptions,
         here: World,
         progress: Progress | None,
-        fetching: storage.Progress | None,
+        fetching: Progress | None,
     ) -> None:
         self._options = options
         self._world = here

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from taslak.errors import OptionError
+from taslak.models.loading import Progress
 from taslak.models.loading.storage import (
     full_disk_is_an_error,
     make_folder,
@@ -30,7 +31,7 @@ from taslak.models.loading.storage import (
     write_json,
 )
 from taslak.models.target import Target, chain_rows
-from taslak.training.answers import Answer, Progress
+from taslak.training.answers import Answer
 
 ROWS = 1024
 """Rows of one pass of the target, and what is lost to a kill."""

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from taslak.errors import CheckpointError, OptionError
+from taslak.models.loading import Progress
 from taslak.models.loading.storage import close_durably
-from taslak.training.answers import Progress
 from taslak.training.batch import Batch, collate, packed
 from taslak.training.kind import Kind
 from taslak.training.store import Store

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from taslak.control import advise as module
-from taslak.control.advise import advise, price
+from taslak.control.advise import advise
 from taslak.control.calibrate import Calibration
 from taslak.control.costs import Costs, DraftCost, PassCost, RestCost
 from taslak.control.estimate import Prior
+from taslak.control.summary import price
 from taslak.engine import LanguageModel
 from taslak.engine.step import Engine
 from taslak.errors import OptionError

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,9 +12,10 @@ from taslak.control.controller import GAMMA, Controller
 from taslak.control.costs import Costs, DraftCost, PassCost, RestCost
 from taslak.control.estimate import Prior
 from taslak.drafters.base import Drafter, DrafterOptions, View, build
+from taslak.engine import step
 from taslak.engine.sequence import Sequence as Answering
-from taslak.engine.turn import Plan, Step
-from tests.support.decoding import decode, plain, request
+from taslak.engine.turn import Load, Plan, Step
+from tests.support.decoding import Letters, decode, plain, request
 from tests.support.scripted import Scripted, flip, nothing, oracle
 from tests.support.tiny import near_model, tiny_model
 
@@ -47,12 +49,16 @@ class Watched(Controller):
     def __init__(self, costs: Costs, priors: Mapping[str, Prior] | None = None, **options: Any) -> None:
         super().__init__(costs, priors, **options)
         self.made: list[Plan] = []
+        self.loads: list[Load] = []
         self.spent = 0.0
         self.tokens = 0
 
-    def plans(self, sequences: Sequence[Answering], drafters: Mapping[str, Drafter]) -> list[Plan]:
-        found = super().plans(sequences, drafters)
+    def plans(
+        self, sequences: Sequence[Answering], drafters: Mapping[str, Drafter], load: Load
+    ) -> list[Plan]:
+        found = super().plans(sequences, drafters, load)
         self.made += found
+        self.loads += [load] * len(found)
         return found
 
     def record(self, step: Step) -> None:
@@ -66,7 +72,7 @@ class Watched(Controller):
             )
             for name in drafted
         }
-        self.spent += self.costs.pass_(sum(1 + len(turn.draft) for turn in step.turns), step.context)
+        self.spent += self.costs.pass_(sum(1 + len(turn.draft) for turn in step.turns), step.load.context)
         self.spent += sum(self.costs.draft(name, depth) for name, depth in deep.items() if depth) + 0.02
         self.tokens += sum(len(turn.path) + turn.bonus for turn in step.turns)
 
@@ -323,3 +329,116 @@ def test_the_speed_up_is_estimated_from_what_steps_cost() -> None:
         policy=Controller(known()),
     )
     assert off[0].speedup is None
+
+
+# -- beside prompts, and what draws take ---------------------------------------------------------------------
+
+FULL = PassCost([1, 16, 17, 33], [1.0, 1.1, 2.0, 34.0])
+"""Sixteen rows are next to free, each further one costs two passes."""
+
+
+def beside_a_prompt(passing: PassCost, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    """A request that decodes while another's prompt is taken in, sixteen rows at a time."""
+    monkeypatch.setattr(step, "CHUNK", 16)
+    policy = Watched(known(passing=passing), {"draft-model": Prior((0.95,))})
+    asked = [request(PROMPT, max_tokens=60), request([*range(50)] * 3, max_tokens=2)]
+    got = decode(MODEL, {"draft-model": oracle(truth())}, asked, policy=policy)
+    assert [a.ids for a in got] == [a.ids for a in plain(MODEL, asked)]
+    return policy
+
+
+def test_beside_a_prompt_a_row_costs_what_it_costs_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompt fills the block that drafts would have had for nothing: they wait until it is over."""
+    policy = beside_a_prompt(FULL, monkeypatch)
+    depths = [
+        (load.prompt, plan["draft-model"].depth if plan and not plan["draft-model"].shadow else 0)
+        for load, plan in zip(policy.loads, policy.made, strict=True)
+    ]
+    crowded = [depth for prompt, depth in depths if prompt >= 16]
+    assert len(crowded) >= 8
+    assert not any(crowded)
+    alone = [depth for prompt, depth in depths if not prompt]
+    assert max(alone) >= 7
+
+
+def test_beside_a_prompt_that_leaves_room_drafts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = beside_a_prompt(PassCost([1, 200], [1.0, 1.2]), monkeypatch)
+    deep = [
+        plan["draft-model"].depth
+        for load, plan in zip(policy.loads, policy.made, strict=True)
+        if load.prompt >= 15 and len(plan)
+    ]
+    assert deep
+    assert min(deep) >= 4
+
+
+def test_of_steps_that_take_in_prompts_wide_passes_are_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "CHUNK", 16)
+    costs = Costs(PassCost([1, 2], [1e-9, 2e-9], beyond=5.0), {"draft-model": DraftCost(1e-9, 1e-9)})
+    asked = [request(PROMPT, max_tokens=60), request([*range(50)] * 3, max_tokens=1)]
+    decode(MODEL, {"draft-model": oracle(truth())}, asked, policy=Controller(costs))
+    assert costs.passing.beyond < 4.5, "a row of a tiny model takes no five seconds"
+
+
+def test_the_time_of_its_own_prompt_is_not_a_requests_pace() -> None:
+    policy = Controller(known(passing=PassCost([1, 500], [1.0, 500.0])))
+    rates: list[float] = []
+    record = policy.record
+
+    def recorded(done: Step) -> None:
+        record(done)
+        rates.append(policy.own(done.turns[0].sequence).rate)
+
+    policy.record = recorded  # type: ignore[method-assign]
+    decode(MODEL, {"draft-model": nothing()}, [request([*range(50)] * 3, max_tokens=40)], policy=policy)
+    assert rates[0] == 0.0
+    assert rates[-1] == pytest.approx(PLAIN_PACE, rel=0.2)
+
+
+def test_drawing_takes_time_for_every_token_drafted_or_not() -> None:
+    """A token costs 0.3 to draft and 0.85 to draw, a plain step 1.1 with its draw: nothing is gained."""
+    for draw, off in ((0.0, False), (0.85, True)):
+        costs = known(level=0.3, passing=PassCost([1, 40], [0.2, 0.2]))
+        costs.rest["greedy"] = RestCost(0.9, 0.9, draw)
+        policy = Watched(costs, {"draft-model": Prior((0.99,))})
+        decode(MODEL, {"draft-model": oracle(truth())}, [request(PROMPT, max_tokens=100)], policy=policy)
+        drafted = [plan for plan in policy.made if plan and not plan["draft-model"].shadow]
+        assert (not drafted) == off
+
+
+def test_what_a_draw_takes_is_learnt_while_decoding() -> None:
+    """Passes and steps take nothing but for ten seconds a drawn token."""
+    costs = Costs(PassCost([1, 40], [1.0, 1.0]), {"draft-model": DraftCost(1e-3, 1e-3)})
+    costs.rest["greedy"] = RestCost(5.0, 5.0, 5.0)
+    policy = Controller(costs, {"draft-model": Prior((0.95,))})
+    record = policy.record
+
+    def clocked(done: Step) -> None:
+        visited = sum(turn.visited for turn in done.decided)
+        record(replace(done, passing=1.0, other=10.0 * visited, drafting=dict.fromkeys(done.drafting, 1e-3)))
+
+    policy.record = clocked  # type: ignore[method-assign]
+    for _ in range(4):
+        decode(MODEL, {"draft-model": oracle(truth())}, [request(PROMPT, max_tokens=LONG)], policy=policy)
+    assert costs.draw_of("greedy") == pytest.approx(10.0, rel=0.15)
+
+
+def test_a_request_starts_from_what_its_task_is_known_for() -> None:
+    tasks = {"code": {"draft-model": Prior((0.9,)), "draft-model, drawn": Prior((0.5,))}}
+    policy = Controller(known(), {"draft-model": Prior((0.1,))}, tasks=tasks)
+    for asked, first in (
+        (request(PROMPT, task="code"), 0.9),
+        (request(PROMPT, task="code", temperature=1.0), 0.5),
+        (request(PROMPT, task="prose"), 0.1),
+        (request(PROMPT), 0.1),
+    ):
+        sequence = Answering(asked, MODEL.allocate(20), Letters(), MODEL.context)
+        estimate = policy.estimate(policy.own(sequence), "draft-model")
+        assert estimate.yields(1) == [pytest.approx(first)]
+
+
+def test_costs_may_be_kept_whenever_a_request_is_over() -> None:
+    over: list[int] = []
+    policy = Controller(known(), keep=lambda: over.append(1))
+    decode(MODEL, {"draft-model": nothing()}, [request(PROMPT), request([7])], policy=policy)
+    assert len(over) == 2

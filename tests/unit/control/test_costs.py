@@ -129,6 +129,8 @@ def test_modes() -> None:
     assert mode_of(Sampling(), "coupled") == "greedy"
     assert mode_of(Sampling(temperature=0.8), "coupled") == "sampled"
     assert mode_of(Sampling(temperature=0.8), "rejection") == "sampled, rejection"
+    assert mode_of(Sampling(temperature=0.8, top_p=0.9), "coupled") == "sampled, cut"
+    assert mode_of(Sampling(top_p=0.9, presence_penalty=1.0), "coupled") == "greedy, penalised"
 
 
 def test_a_mode_never_seen_is_guessed_from_the_first() -> None:
@@ -157,3 +159,63 @@ def test_a_batch_has_its_own_price() -> None:
     assert known.draft("eagle", 2, count=8) == pytest.approx(0.6, rel=0.01), "of five to eight together"
     assert known.draft("eagle", 2) == pytest.approx(0.2)
     assert known.draft("eagle", 2, count=2) == pytest.approx(0.2)
+
+
+def test_rows_of_a_prompt_want_no_logits_and_a_pass_is_never_less_than_one_row() -> None:
+    passing = PassCost([1, 9, 65], [1.0, 1.4, 7.0], spared=0.05)
+    assert passing(65, prompt=64) == pytest.approx(7.0 - 3.2)
+    assert passing(9, prompt=8) == 1.0
+    assert passing(9) == 1.4
+    known = Costs(passing, scale=2.0)
+    assert known.pass_(66, prompt=60) == pytest.approx(2 * (7.1 - 3.0)), "past the end it goes on"
+
+
+def test_what_wide_passes_take_is_learnt_from_them_and_the_machine_is_not_blamed() -> None:
+    known = Costs(PassCost([1, 9, 65], [1.0, 1.4, 7.0], beyond=0.1))
+    for _ in range(300):
+        expected = known.pass_(501, prompt=500)
+        known.saw_pass(501, expected, 7.0 + 436 * 0.25, 500)
+    assert known.passing.beyond == pytest.approx(0.25, rel=0.01)
+    assert known.scale == 1.0
+    assert known.pass_(65) == 7.0
+    for _ in range(50):  # short prompts: what is known of them is rough
+        known.saw_pass(20, known.pass_(20, prompt=19), 100.0, 19)
+    assert known.scale == 1.0
+    known.saw_pass(501, known.pass_(501), 1.0)
+    assert known.passing.beyond > 0.2, "quicker than what isn't past the end: one hiccup"
+
+
+def test_what_early_exit_saves_it_saves_of_its_own_rows() -> None:
+    assert costs().left(["early-exit"], rows=10) == pytest.approx(0.95)
+    assert costs().left(["early-exit", "early-exit"], rows=2) == 0.5
+
+
+def test_each_row_that_is_visited_is_drawn_from() -> None:
+    known = Costs(PassCost([1], [1.0]), rest={"greedy": RestCost(0.1, 0.15, 0.02)}, scale=2.0)
+    assert known.rest_of("greedy", False) == pytest.approx(0.2)
+    assert known.rest_of("greedy", True, visited=5) == pytest.approx(2 * (0.15 + 4 * 0.02))
+    assert known.draw_of("greedy") == known.draw_of("sampled") == pytest.approx(0.04)
+    assert Costs(PassCost([1], [1.0])).draw_of("greedy") == 0.0
+
+
+@pytest.mark.parametrize("row", [0.008, 0.1])
+def test_the_draws_are_told_apart_from_the_step_by_how_many_there_are(row: float) -> None:
+    known = Costs(PassCost([1], [1.0]), rest={"greedy": RestCost(0.1, 0.15, 0.02)})
+    for number in range(6000):
+        visited = 1 + number % 6
+        known.saw_rest("greedy", True, 0.2 + row * (visited - 1), visited)
+    assert known.rest["greedy"].row == pytest.approx(row, abs=0.002)
+    for visited in range(1, 7):
+        assert known.rest_of("greedy", True, visited) == pytest.approx(0.2 + row * (visited - 1), rel=0.03)
+    assert known.rest["greedy"].plain == 0.1
+    known.saw_rest("sampled", True, 0.4 + 10 * row, 6)
+    assert known.rest["sampled"].row == pytest.approx(2 * row, rel=0.5), "as greedy ones, twice as dear"
+
+
+def test_a_drafted_token_that_is_accepted_is_drawn_as_a_plain_one_is() -> None:
+    """A step of four right ones, at the break-even, takes as long as four plain steps and one."""
+    known = costs()
+    known.rest["greedy"] = RestCost(0.1, 0.15, 0.05)
+    even = known.break_even("eagle", 4, "greedy")
+    drafted = known.pass_(5) + known.draft("eagle", 4) + known.rest_of("greedy", True, 1 + even)
+    assert drafted == pytest.approx((1 + even) * (known.pass_(1) + 0.1))

@@ -29,7 +29,7 @@ from taslak.control.record import (
     merge,
     temperature_band,
 )
-from taslak.control.summary import KEYS, add_up, group, over_time
+from taslak.control.summary import KEYS, add_up, group, over_time, price
 from taslak.core.counts import Counts
 from taslak.engine.sequence import Seconds
 from taslak.errors import OptionError, UserError
@@ -169,6 +169,8 @@ def test_the_speedup_of_many_is_of_their_times() -> None:
     assert whole.cost(3600.0) == pytest.approx(2.5 / whole.tokens * 1e6)
     assert whole.plain_cost(3600.0) == pytest.approx(4 / whole.tokens * 1e6)
     assert add_up("", [record(speedup=None)]).plain_cost(1.0) is None
+    assert whole.cost(3600.0) == price(whole.tokens_per_second or 0.0, 3600.0), "as advice has it"
+    assert add_up("", [record(seconds=Seconds())]).cost(1.0) is None, "not for nothing"
 
 
 def test_groups_come_in_their_natural_order() -> None:

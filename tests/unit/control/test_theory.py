@@ -42,6 +42,8 @@ def test_speedup_by_hand() -> None:
     tau = 1 + 0.5 + 0.25
     assert predicted_speedup([0.5], 2, passing, draft) == pytest.approx(tau * 11 / (13 + 4))
     assert predicted_speedup([0.5], 2, passing, draft, other=1.0) == pytest.approx(tau * 12 / 18)
+    drawn = predicted_speedup([0.5], 2, passing, draft, other=1.0, draw=2.0)
+    assert drawn == pytest.approx(tau * 14 / (18 + 2 * tau))
     sparse = 1 + 0.25 * 0.5 + 0.25 * 0.5 * 0.25 * 0.5
     step = 0.25 * 13 + 0.75 * 11 + 4
     assert predicted_speedup([0.5], 2, passing, draft, reach=[0.25]) == pytest.approx(sparse * 11 / step)

@@ -13,7 +13,7 @@ from taslak.drafters.base import Budget, Drafter, DrafterOptions, Needs, Report,
 from taslak.engine.policy import FixedGamma
 from taslak.engine.sequence import PLAIN
 from taslak.engine.sequence import Sequence as Answering
-from taslak.engine.turn import Plan, Step
+from taslak.engine.turn import Load, Plan, Step
 from taslak.errors import OptionError
 from tests.support.decoding import decode, plain, request
 from tests.support.scripted import flip, nothing, oracle
@@ -36,7 +36,9 @@ class Planned(FixedGamma):
 
     __slots__ = ("plan", "steps")
 
-    def plans(self, sequences: Sequence[Answering], drafters: Mapping[str, Drafter]) -> list[Plan]:
+    def plans(
+        self, sequences: Sequence[Answering], drafters: Mapping[str, Drafter], load: Load
+    ) -> list[Plan]:
         return [self.plan] * len(sequences)
 
     def record(self, step: Step) -> None:

@@ -15,6 +15,7 @@ from taslak import loading
 from taslak.drafters import formats
 from taslak.drafters.formats import Drafting, write_head
 from taslak.engine.policy import FixedGamma
+from taslak.engine.turn import Load
 from taslak.errors import OptionError
 from tests.support.heads import CONFIGS, random_head
 
@@ -130,4 +131,4 @@ def test_a_node_budget_is_what_the_cache_keeps_room_for() -> None:
     assert FixedGamma(5, 4).max_nodes == 20
     policy = FixedGamma(5, 4, nodes=12)
     assert policy.max_nodes == 12
-    assert policy.plans([None], {"it": None})[0]["it"].nodes == 12  # type: ignore[list-item, dict-item]
+    assert policy.plans([None], {"it": None}, Load(1, 0, 0, 0))[0]["it"].nodes == 12  # type: ignore[list-item, dict-item]

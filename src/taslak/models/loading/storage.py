@@ -24,10 +24,11 @@ DISK_MARGIN_BYTES = 64 << 20
 
 
 class Progress(Protocol):
-    """Told how far a download or conversion is; called often, so it must be cheap."""
+    """Told how far long work is; called often, so it must be cheap."""
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
-        """`what` names the work for a person; `done` and `total` are bytes (`total` None: unknown)."""
+        """`what` names the work for a person; `done` of `total` (None: unknown) are bytes of a download or
+        conversion, and of other work its units: prompts, steps."""
 
 
 def cache_home() -> Path:
