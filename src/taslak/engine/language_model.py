@@ -212,7 +212,7 @@ class LanguageModel:
 
     def encode(self, prompt: Prompt, raw: bool = False) -> list[int]:
         """Token ids of a prompt. Raises PromptError for an empty one or one of another kind."""
-        if not isinstance(prompt, str) and prompt and all(isinstance(part, int) for part in prompt):
+        if isinstance(prompt, list | tuple) and prompt and all(isinstance(part, int) for part in prompt):
             return list(cast("Seq[int]", prompt))
         messages: Any = prompt
         if isinstance(prompt, str):

@@ -340,6 +340,7 @@ FULL = PassCost([1, 16, 17, 33], [1.0, 1.1, 2.0, 34.0])
 def beside_a_prompt(passing: PassCost, monkeypatch: pytest.MonkeyPatch) -> Watched:
     """A request that decodes while another's prompt is taken in, sixteen rows at a time."""
     monkeypatch.setattr(step, "CHUNK", 16)
+    monkeypatch.setattr(step, "BESIDE", 16)
     policy = Watched(known(passing=passing), {"draft-model": Prior((0.95,))})
     asked = [request(PROMPT, max_tokens=60), request([*range(50)] * 3, max_tokens=2)]
     got = decode(MODEL, {"draft-model": oracle(truth())}, asked, policy=policy)
@@ -374,6 +375,7 @@ def test_beside_a_prompt_that_leaves_room_drafts_go_on(monkeypatch: pytest.Monke
 
 def test_of_steps_that_take_in_prompts_wide_passes_are_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step, "CHUNK", 16)
+    monkeypatch.setattr(step, "BESIDE", 16)
     costs = Costs(PassCost([1, 2], [1e-9, 2e-9], beyond=5.0), {"draft-model": DraftCost(1e-9, 1e-9)})
     asked = [request(PROMPT, max_tokens=60), request([*range(50)] * 3, max_tokens=1)]
     decode(MODEL, {"draft-model": oracle(truth())}, asked, policy=Controller(costs))

@@ -32,6 +32,7 @@ class Told(FixedGamma):
 def test_a_pass_is_told_with_all_that_shares_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that decodes, one that doesn't speculate, and a prompt of ten taken in by four, four and two."""
     monkeypatch.setattr(module, "CHUNK", 4)
+    monkeypatch.setattr(module, "BESIDE", 4)
     Told.loads.clear()
     engine = Engine(MODEL, {"it": nothing()}, Told(1))
     asked = [request([1]), request([2], speculate=False), request([*range(10)])]
