@@ -14,6 +14,7 @@
     │   └── ServerError            a server that is gone, refuses, or breaks off
     ├── DraftError             a drafter proposed something malformed; the engine drops the draft
     └── SamplingError          a visited logits row holds no usable distribution; fails that request alone
+        └── NothingToChoose        the request's own settings leave no token
 
 A message says what was given, what was expected, and what to do about it.
 """
@@ -75,3 +76,7 @@ class DraftError(TaslakError, ValueError):
 
 class SamplingError(TaslakError, ValueError):
     """A logits row on the visited path is NaN, or the settings left no token to choose."""
+
+
+class NothingToChoose(SamplingError):
+    """The settings of a request leave no token to choose."""

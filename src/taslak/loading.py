@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from taslak.control.calibrate import calibrated, keeper
-from taslak.control.controller import controller
+from taslak.control.controller import Controller, controller
 from taslak.control.history import History
 from taslak.core.verify import VERIFIERS
 from taslak.drafters.base import FALLBACK, DrafterOptions, drafters_of
@@ -168,6 +168,26 @@ def control_depth(
         keep = keeper(model, known.costs)
         model.policy = policy = controller(model, known, stop_below, history=history, keep=keep)
         weakref.finalize(policy, keep.close)  # also when the interpreter ends
+
+
+def control_as(model: LanguageModel, before: LanguageModel) -> None:
+    """Have its depth chosen if that of another model of the same target was: with what that one knows, where
+    it knows all these drafters (a head of the same kind costs the same, however it was trained), else
+    measured now."""
+    policy = before.policy
+    if not isinstance(policy, Controller):
+        return
+    if set(model.engine.drafters) <= set(policy.costs.drafters):
+        model.policy = Controller(
+            policy.costs,
+            policy.priors,
+            branch=model.branch,
+            nodes=model.nodes,
+            stop_below=policy.floor,
+            keep=policy.keep,
+        )
+    else:
+        control_depth(model, policy.floor or None)
 
 
 def automatic(has_draft: bool, kinds: Sequence[str]) -> tuple[str, ...]:

@@ -166,6 +166,7 @@ def test_c26_a_client_that_goes_frees_its_memory(
         "n": 8,
     }
     before = chat(client).choices[0].message.content
+    emitted = worker.tokens
     ended = threading.Event()
 
     def leave() -> None:
@@ -187,6 +188,7 @@ def test_c26_a_client_that_goes_frees_its_memory(
     while worker.running or worker.waiting:
         assert time.monotonic() < end
         time.sleep(0.005)
+    assert worker.tokens - emitted < 8 * 400, "they ended by themselves"
     assert chat(client).choices[0].message.content == before
 
 
@@ -363,10 +365,15 @@ def test_what_is_not_supported_is_refused(client: openai.OpenAI) -> None:
         ({"speculation": {"method": "nonsense"}}, "nonsense"),
         ({"speculation": {"fast": True}}, "fast"),
         ({"response_format": {"type": "json_schema"}}, "json_schema"),
+        ({"speculation": {"off": True, "gamma": 3}}, "off"),
+        ({"logit_bias": {"1" * 5000: 1}}, "token id"),
+        ({"regex": "a", "logit_bias": {"64": -100}, "max_tokens": 3}, "banned"),
     ):
         assert named in refused(client, **body).message + str(refused(client, **body).param)
     with pytest.raises(openai.BadRequestError):
         complete(client, "")
+    with pytest.raises(openai.BadRequestError, match="1000 prompts"):
+        complete(client, ["x"] * 1000)
     with pytest.raises(openai.BadRequestError):
         complete(client, "x", echo=True, logprobs=1)
     with pytest.raises(openai.BadRequestError, match="suffix"):
@@ -457,7 +464,7 @@ def test_health_metrics_and_dashboard(url: str, client: openai.OpenAI) -> None:
     drafted = figures[f"taslak_spec_decode_num_draft_tokens_total{by}"]
     accepted = figures[f"taslak_spec_decode_num_accepted_tokens_total{by}"]
     assert 0 < accepted <= drafted
-    assert figures[f"taslak_spec_decode_acceptance_rate{by}"] == accepted / drafted
+    assert 0 < figures[f"taslak_spec_decode_acceptance_rate{by}"] <= 1
     at = [value for key, value in figures.items() if "per_pos_total" in key]
     assert sum(at) == accepted
     time.sleep(1.2)
@@ -482,6 +489,12 @@ def test_the_page_keeps_to_itself(url: str) -> None:
 
 
 def test_bodies_that_are_none(url: str) -> None:
+    surrogate = b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}'
+    answer = httpx.post(
+        f"{url}/v1/chat/completions", content=surrogate, headers={"content-type": "application/json"}
+    )
+    assert answer.status_code == 400
+    assert "UTF-8" in answer.json()["error"]["message"]
     for content, kind in (
         (b"{", "application/json"),
         (b"[]", "application/json"),
@@ -586,12 +599,12 @@ def test_stopping_lets_an_answer_end(folder: Path) -> None:
     texts: list[str] = []
     with served(server) as url:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-        stream = chat(client, stream=True, max_tokens=120, extra_body={"ignore_eos": True})
+        whole = complete(client, max_tokens=120, extra_body={"ignore_eos": True}).choices[0]
+        stream = complete(client, stream=True, max_tokens=120, extra_body={"ignore_eos": True})
         reader = threading.Thread(target=lambda: texts.append(streamed(stream)[0][0]))
         reader.start()
         end = time.monotonic() + 20
         while not next(iter(server.catalogue)).worker.running and not texts:
             assert time.monotonic() < end
     reader.join(30)
-    assert texts
-    assert len(texts[0]) > 50
+    assert texts == [whole.text]

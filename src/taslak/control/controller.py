@@ -63,7 +63,7 @@ class Controller:
         self.costs = costs
         self.priors = dict(priors or {})
         self.tasks = dict(tasks or {})
-        self._keep = keep
+        self.keep = keep
         self._branch = branch
         self._nodes = nodes
         self.floor = stop_below or 0.0
@@ -189,8 +189,8 @@ class Controller:
     def forget(self, sequence: Sequence) -> None:
         """See Policy."""
         self._own.pop(sequence, None)
-        if self._keep is not None:
-            self._keep()
+        if self.keep is not None:
+            self.keep()
 
 
 def controller(

@@ -48,8 +48,9 @@ def _mix(value: int) -> int:
 
 
 def fresh_seed() -> int:
-    """A seed from the operating system, for requests that name none; it is reported with the answer."""
-    return secrets.randbits(63)
+    """A seed from the operating system, for requests that name none; it is reported with the answer. 53 bits:
+    whoever reads it as a double reads the same number."""
+    return secrets.randbits(53)
 
 
 def noise_key(seed: int, choice: int = 0) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from taslak.core.constraint import Constraint, Matcher
 from taslak.core.noise import Stream, address, gumbel
-from taslak.errors import OptionError, SamplingError
+from taslak.errors import NothingToChoose, OptionError, SamplingError
 
 GREEDY_BELOW = 1e-5
 """Temperatures under this are greedy: dividing by them would only overflow."""
@@ -230,8 +230,8 @@ def distribution(
     draw:           draws from rows that no cut applies to, where PyTorch's way is too slow; rows on the CPU
     matcher:        the constraint's, at hand where an answer is followed; None = a new one, the same p
 
-    Raises SamplingError if the row holds a NaN or +inf, or if the settings leave no token; where `draw`
-    serves, whoever uses the distribution first gets it.
+    Raises SamplingError if the row holds a NaN or +inf (where `draw` serves, whoever uses the distribution
+    first gets it), and NothingToChoose if the settings leave no token.
     """
     row = logits.float()
     answered = len(committed) - prompt_length + len(branch)  # answer tokens before the one chosen here
@@ -243,7 +243,7 @@ def distribution(
     if answered < len(sampling.forced):
         forced = sampling.forced[answered]
         if mask is not None and not mask[forced]:
-            raise _refused(f"token {forced} is forced and the constraint forbids it")
+            raise _refused(f"token {forced} is forced and the constraint forbids it", NothingToChoose)
         return _Certain(forced, row.device)
     if sampling.penalised:
         row = _penalise(row, [*committed, *branch], prompt_length, sampling)
@@ -251,6 +251,8 @@ def distribution(
         row = _bias(row, sampling.logit_bias, bans, mask)
     if mask is not None:
         row = row.masked_fill(~mask.to(row.device), -math.inf)
+    if (mask is not None or sampling.logit_bias or bans) and float(row.max()) == -math.inf:
+        raise _refused("every token is banned", NothingToChoose)
     if draw is not None and sampling.greedy:
         return _Certain(_WholeRow(row, 0.0, draw).draw(0, Stream.TOKEN, 0), row.device)
     if draw is not None and not sampling.cut:
@@ -270,7 +272,7 @@ def allowed_after(answer: Sequence[int], sampling: Sampling, matcher: Matcher | 
         return None
     mask = (matcher or sampling.constraint.matcher()).allowed(answer).mask(sampling.eos)
     if not mask.any():
-        raise _refused("the constraint leaves none")
+        raise _refused("the constraint leaves none", NothingToChoose)
     return mask
 
 
@@ -279,8 +281,8 @@ def _check(largest: float) -> None:
         raise _refused("every token is banned" if largest == -math.inf else f"the logits hold {largest}")
 
 
-def _refused(why: str) -> SamplingError:
-    return SamplingError(f"no token can be chosen: {why}")
+def _refused(why: str, kind: type[SamplingError] = SamplingError) -> SamplingError:
+    return kind(f"no token can be chosen: {why}")
 
 
 def _penalise(row: Tensor, context: Sequence[int], prompt_length: int, sampling: Sampling) -> Tensor:

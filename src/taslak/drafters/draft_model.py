@@ -16,7 +16,7 @@ from torch import Tensor
 from taslak.core.draft import EMPTY, ONE_HOT, ROOT, Draft
 from taslak.core.sampling import Distribution
 from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, common_prefix, register
-from taslak.errors import OptionError, SamplingError
+from taslak.errors import MemoryLimitError, OptionError, SamplingError
 from taslak.models.cache import PAGE, Block, Pool
 from taslak.models.prefix import PrefixCache
 from taslak.models.target import Target, chain_rows
@@ -115,7 +115,8 @@ class DraftModel:
 
     def lag(self, view: View) -> int:
         if view.state is None:
-            return len(view.tokens) - PAGE * len(self._known(view))
+            known = [] if self.prefixes is None else self.prefixes.find(view.tokens)
+            return len(view.tokens) - PAGE * len(known)
         return len(view.tokens) - common_prefix(view.state.tokens, view.tokens)
 
     def forget(self, view: View) -> None:
@@ -127,14 +128,14 @@ class DraftModel:
 
     def _start(self, view: View, budget: Budget) -> _Growing | None:
         """Cut what is remembered to what is still true, and make room for this draft. None where it can't
-        serve: nothing to draft, its own context is full, or a token is not in its vocabulary."""
+        serve: nothing to draft, its context or the memory is full, or a token is not in its vocabulary."""
         depth = min(budget.depth, self._model.context - len(view.tokens))
         if depth <= 0 or budget.nodes <= 0:
             return None
         state: _State | None = view.state
         if state is None:
-            shared = self._known(view)
-            cache = self._model.allocate(PAGE * len(shared), shared)
+            prefixes = self.prefixes
+            cache = self._model.allocate(0) if prefixes is None else prefixes.allocate(0, view.tokens)
             state = view.state = _State(cache, view.tokens[: cache.length])
         # the last committed token is always run again: its logits are what the draft starts from
         known = min(common_prefix(state.tokens, view.tokens), len(view.tokens) - 1)
@@ -145,12 +146,21 @@ class DraftModel:
             state.cache.release()
             state.cache, known = self._model.allocate(0), 0
         del state.tokens[known:]
-        state.cache.reserve(len(view.tokens) + depth)
+        try:
+            self._reserve(state.cache, len(view.tokens) + depth)
+        except MemoryLimitError:
+            return None
         return _Growing(view, replace(budget, depth=depth), state)
 
-    def _known(self, view: View) -> list[int]:
-        """Pages of its beginning that an earlier text left."""
-        return [] if self.prefixes is None else self.prefixes.find(view.tokens)
+    def _reserve(self, cache: Block, positions: int) -> None:
+        """Make room for so many, by what is kept of earlier texts where need be."""
+        try:
+            cache.reserve(positions)
+        except MemoryLimitError:
+            short = -(-(positions - cache.capacity) // PAGE)
+            if self.prefixes is None or not self.prefixes.relieve(short):
+                raise
+            cache.reserve(positions)
 
     def _catch_up(self, active: Sequence[_Growing]) -> Tensor:
         """Run the committed tokens the cache lacks; logits after the last one. -> Float[n, V]."""

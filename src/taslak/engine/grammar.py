@@ -18,7 +18,7 @@ import torch
 
 from taslak.core.constraint import Allowed, Matcher
 from taslak.drafters.base import common_prefix
-from taslak.errors import OptionError, SamplingError, UserError
+from taslak.errors import NothingToChoose, OptionError, SamplingError, UserError
 from taslak.models.tokenizer import Tokenizer
 
 REMEMBERED = 64
@@ -65,7 +65,7 @@ class Grammars:
             return self._compile("json_schema", _schema(json_schema))
         for name, text in (("regex", regex), ("grammar", grammar)):
             if text is not None:
-                if not isinstance(text, str) or not text.strip():
+                if not isinstance(text, str) or not text.strip() or not _is_text(text):
                     raise OptionError(f"{name} is {text!r}; expected its text")
                 return self._compile(name, text)
         return None
@@ -208,7 +208,15 @@ class GrammarMatcher:
         self._at = None
         if dead_end and why.startswith("NoExtension"):
             return True
-        raise SamplingError(f"the constraint can't be followed: {why}")
+        raise NothingToChoose(f"the constraint can't be followed: {why}")
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # lone surrogates
+        return False
+    return True
 
 
 def _schema(given: Mapping[str, Any] | str | bool) -> str:
@@ -224,8 +232,10 @@ def _schema(given: Mapping[str, Any] | str | bool) -> str:
     if not isinstance(schema, Mapping):
         raise OptionError(f"json_schema is {given!r}; expected a JSON schema, or {{}} for any object")
     try:
-        return json.dumps(schema, ensure_ascii=False)
-    except (TypeError, ValueError) as error:
+        text = json.dumps(schema, ensure_ascii=False)
+        text.encode()  # lone surrogates are no text
+        return text
+    except (TypeError, ValueError, RecursionError) as error:
         raise OptionError(f"json_schema is not JSON: {error}") from error
 
 

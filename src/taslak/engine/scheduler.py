@@ -10,7 +10,7 @@ from taslak.engine.sequence import Answer, Event, Request, Sequence, refused
 from taslak.engine.step import Engine
 from taslak.engine.text import Decodes
 from taslak.errors import MemoryLimitError
-from taslak.models.cache import PAGE, Block
+from taslak.models.cache import Block
 from taslak.models.prefix import PrefixCache
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,8 @@ class Scheduler:
                 events.append((number, event))
             if self._prefixes is not None and sequence.accepted and number not in self._left:
                 self._left.add(number)  # whoever shares the prompt needn't wait for the answer's end
-                self._prefixes.keep(sequence.tokens, sequence.cache)
+                if sequence.finish != "error":
+                    self._prefixes.keep(sequence.tokens, sequence.cache)
             if event.answer is not None:
                 self._tell(sequence.request, event.answer)
                 self.cancel(number)
@@ -143,7 +144,7 @@ class Scheduler:
         if number in self._running:
             sequence = self._running.pop(number)
             self._left.discard(number)
-            if self._prefixes is not None:
+            if self._prefixes is not None and sequence.finish != "error":
                 self._prefixes.keep(sequence.tokens, sequence.cache)
             self._engine.forget(sequence)
         self._waiting = deque(entry for entry in self._waiting if entry[0] != number)
@@ -176,17 +177,20 @@ class Scheduler:
 
     def _room(self, request: Request) -> Block | None:
         """A cache for a request, with what is known of its prompt; None while others hold the memory."""
-        need, prefixes = self._positions(request), self._prefixes
-        while True:
-            shared = [] if prefixes is None else prefixes.find(request.prompt)
-            try:
-                cache = self._engine.target.allocate(need, shared)
-            except MemoryLimitError:
-                if prefixes is not None and prefixes.evict(-(-need // PAGE)):
-                    continue
-                if self._running:
-                    return None
-                raise
-            if prefixes is not None:
-                prefixes.hit_tokens += len(shared) * PAGE
+        need, target, prefixes = self._positions(request), self._engine.target, self._prefixes
+        try:
+            if prefixes is None:
+                return target.allocate(need)
+            cache = prefixes.allocate(need, request.prompt)
+            prefixes.hit_tokens += cache.length
             return cache
+        except MemoryLimitError:
+            if self._running or (self._isolate and self._others_run()):
+                return None
+            raise
+
+    def _others_run(self) -> bool:
+        """Whether sequences of another scheduler hold some of the target's memory."""
+        pool = self._engine.target.pool
+        kept = 0 if self._prefixes is None else self._prefixes.idle
+        return pool.pages - pool.free_pages > kept

@@ -167,6 +167,7 @@ class Answer:
     cached_tokens:  of the prompt's, those whose K/V an earlier sequence had left in the cache
     logprobs:       one a token where the request asked for them
     dropped:        drafts thrown away because the drafter failed or proposed nonsense
+    error:          why it failed, if it did; `mistaken`: the request's own settings are to blame
     speedup:        estimated from what steps cost: plain decoding's time for these tokens over the time they
                     took, prefill apart; None where no costs are known or nothing speculated
     """
@@ -185,6 +186,7 @@ class Answer:
     dropped: int = 0
     speedup: float | None = None
     error: str | None = None
+    mistaken: bool = False
 
     @property
     def tokens_per_second(self) -> float:
@@ -238,6 +240,7 @@ class Sequence:
         self.dropped = 0
         self.finish: Finish | None = None
         self.error: str | None = None
+        self.mistaken = False
         room = context - len(self.tokens)
         self._limit = room if request.max_tokens is None else min(room, request.max_tokens)
         self._eos = frozenset(request.eos)
@@ -309,9 +312,10 @@ class Sequence:
             return self._end("length", accepted)
         return False
 
-    def fail(self, message: str) -> None:
-        """End with an error; what was decided before stands."""
+    def fail(self, message: str, mistaken: bool = False) -> None:
+        """End with an error; what was decided before stands. mistaken: the request's own settings are why."""
         self.error = message
+        self.mistaken = mistaken
         self._end("error", False)
 
     def event(self) -> Event:
@@ -345,6 +349,7 @@ class Sequence:
             speedup=self.speedup,
             dropped=self.dropped,
             error=self.error,
+            mistaken=self.mistaken,
         )
 
     def _show(self, text: str, accepted: bool) -> None:

@@ -23,7 +23,7 @@ from taslak.drafters.base import NOTHING, Budget, Drafter, Report
 from taslak.engine.policy import FixedGamma, Policy
 from taslak.engine.sequence import PLAIN, Logprob, Request, Seconds, Sequence
 from taslak.engine.turn import Load, Plan, Step, Turn
-from taslak.errors import DraftError, OptionError, SamplingError
+from taslak.errors import DraftError, NothingToChoose, OptionError, SamplingError
 from taslak.models.cache import Block
 from taslak.models.target import Target, chain_rows
 
@@ -277,7 +277,7 @@ class Engine:
                 if sequence.commit(decision.token, accepted=decision.node is not None):
                     break
         except SamplingError as error:
-            sequence.fail(str(error))
+            sequence.fail(str(error), mistaken=isinstance(error, NothingToChoose))
         for counts in (sequence.tally(turn.by).counts, self._total(turn.by)):
             counts.record(draft, path, turn.bonus)
         watch = self.drafters[turn.by].watch if draft and turn.by is not None else None

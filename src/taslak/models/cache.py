@@ -53,6 +53,11 @@ class Pool:
         return len(self._free)
 
     @property
+    def room(self) -> int | None:
+        """Pages that can still be taken, None = no bound."""
+        return None if self._max_pages is None else self._max_pages - self.pages + self.free_pages
+
+    @property
     def bytes_per_position(self) -> int:
         layers, kv_heads, head_size = self._shape
         return 2 * layers * kv_heads * head_size * self.keys.element_size()
@@ -88,6 +93,10 @@ class Pool:
         taken = set(pages)
         self._free = [page for page in self._free if page not in taken]
         return pages
+
+    def holders(self, page: int) -> int:
+        """How many hold a page that is taken."""
+        return self._holders.get(page, 1)
 
     def release(self, pages: Sequence[int]) -> None:
         """Take pages back from one of their holders."""

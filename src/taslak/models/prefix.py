@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from taslak.errors import MemoryLimitError
 from taslak.models.cache import PAGE, Block, Pool
 
 
@@ -44,9 +45,39 @@ class PrefixCache:
         return len(self._pages) * PAGE * self._pool.bytes_per_position
 
     @property
+    def idle(self) -> int:
+        """Pages that nobody else holds."""
+        return sum(self._pool.holders(page) == 1 for page in self._pages)
+
+    @property
     def limit(self) -> int:
         """Most bytes it holds."""
         return self._most * PAGE * self._pool.bytes_per_position
+
+    def allocate(self, positions: int, tokens: Sequence[int]) -> Block:
+        """A cache for a sequence that begins with these tokens, filled as far as they are known. Makes room
+        where that helps. Raises MemoryLimitError where it doesn't."""
+        shared = self.find(tokens)
+        try:
+            return self._pool.allocate(positions, shared)
+        except MemoryLimitError:
+            if not self.relieve(-(-positions // PAGE) - len(shared), shared):
+                raise
+            return self._pool.allocate(positions, shared)
+
+    def relieve(self, need: int, but: Sequence[int] = ()) -> bool:
+        """Let go of pages until the pool can give `need`; nothing is let go of, and False given, where that
+        can't be had. Pages that running sequences hold too would give nothing. but: pages to stay."""
+        room = self._pool.room
+        short = need if room is None else need - room
+        stay = set(but)
+        idle = [n for n in self._pages.values() if n.page not in stay and self._pool.holders(n.page) == 1]
+        if short > len(idle):
+            return False
+        # whoever holds a page holds its ancestors: what is idle has nothing but idle pages below, and older
+        for node in idle[: max(short, 0)]:
+            self._let_go(node)
+        return True
 
     def find(self, tokens: Sequence[int]) -> list[int]:
         """Pages of the longest known beginning, for `Pool.allocate`. The last token is never in them: it has
@@ -70,21 +101,20 @@ class PrefixCache:
         self._use(path)
         self.evict(len(self._pages) - self._most)
 
-    def evict(self, pages: int) -> bool:
-        """Let go of this many pages, those used least recently; whether there were any. Pages that running
-        sequences hold too are free only after these."""
-        some = False
-        while pages > 0 and self._pages:
-            _, node = self._pages.popitem(last=False)
-            del (self._roots if node.parent is None else node.parent.children)[node.tokens]
-            self._pool.release([node.page])
-            pages -= 1
-            some = True
-        return some
+    def evict(self, pages: int) -> None:
+        """Let go of this many pages, those used least recently. Pages that running sequences hold too are
+        free only after these."""
+        for _ in range(min(pages, len(self._pages))):
+            self._let_go(next(iter(self._pages.values())))
 
     def clear(self) -> None:
         """Let go of everything."""
         self.evict(len(self._pages))
+
+    def _let_go(self, node: _Page) -> None:
+        del self._pages[node.page]
+        del (self._roots if node.parent is None else node.parent.children)[node.tokens]
+        self._pool.release([node.page])
 
     def _path(self, tokens: Sequence[int], most: int) -> list[_Page]:
         """The known pages from the beginning on, within the first `most` tokens."""

@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from taslak.errors import CheckpointError, OptionError, TokenizerMismatch, UserError
+from taslak.errors import CheckpointError, OptionError, PromptError, TokenizerMismatch, UserError
 from taslak.models.loading import storage
 
 if TYPE_CHECKING:
@@ -81,8 +81,12 @@ class Tokenizer:
     def encode(self, text: str, *, add_special: bool = True) -> list[int]:
         """The ids of `text`; with `add_special` also the bos (or eos) the model expects around a text.
 
-        Special tokens spelled out in the text become their ids.
+        Special tokens spelled out in the text become their ids. Raises PromptError for what is no text.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:  # bytes that were no UTF-8 arrive as lone surrogates
+            raise PromptError(f"the text is not valid UTF-8 at character {error.start}") from error
         return list(self._files.fast.encode(text, add_special_tokens=add_special).ids)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:

@@ -35,7 +35,7 @@ from taslak.server.live import Live
 from taslak.server.metrics import Metrics
 from taslak.server.protocol import ChatRequest, CompletionRequest, DrafterChange, Generation
 from taslak.server.settings import Settings
-from taslak.server.worker import Busy, Job
+from taslak.server.worker import Broken, Busy, Closed, Job
 
 log = logging.getLogger(__name__)
 requests_log = logging.getLogger("taslak.requests")
@@ -103,6 +103,8 @@ class Server:
         first = load(model, draft=draft, method=method, **options)
 
         def again(draft: str | None, method: str | None) -> LanguageModel:
+            # to measure costs beside the running passes would spoil both
+            options["control"] = False
             return load(model, draft=draft, method=method, target=first.pretrained, **options)
 
         self.catalogue.add(name, first, again, (draft, method))
@@ -110,9 +112,9 @@ class Server:
     def _event(self, name: str, event: Event) -> None:
         self.live.event(name, event)
 
-    def _finished(self, name: str, job: Job, request: Asked, answer: Answer) -> None:
-        self.metrics.finished(name, job, request, answer)
-        if request.choice == 0:
+    def _finished(self, name: str, job: Job, index: int, answer: Answer) -> None:
+        self.metrics.finished(name, job, index, answer)
+        if job.requests[index].choice == 0:
             self.live.prompt_tokens += answer.prompt_tokens
             self.live.cached_tokens += answer.cached_tokens
 
@@ -176,17 +178,21 @@ class Server:
         @app.post("/v1/chat/completions", responses=ERRORS, tags=["OpenAI"])
         async def chat(body: ChatRequest, http: Request) -> Response:
             """Answer a conversation."""
-            served = self._named(body.model)
+            served = self._named(body.model, http)
             messages = [message.plain for message in body.messages]
             asked = await asyncio.to_thread(self._requests, served, messages, body)
             form = ChatForm(served.model, asked, body.speculation, body.usage_asked, served.name)
-            self._kept(messages, None, body.task)
-            return await self._answer(http, served, asked, form, body, "chat", messages)
+            return await self._answer(http, served, asked, form, body, messages)
 
         @app.post("/v1/completions", responses=ERRORS, tags=["OpenAI"])
         async def completion(body: CompletionRequest, http: Request) -> Response:
             """Continue texts, or fill in between two (suffix)."""
-            served = self._named(body.model)
+            served = self._named(body.model, http)
+            most = self.settings.max_running + self.settings.max_waiting
+            if len(body.prompts) * body.n > most:
+                raise OptionError(
+                    f"{len(body.prompts)} prompts with n = {body.n}; this server takes {most} answers at once"
+                )
             asked: list[Asked] = []
             echoes: dict[int, str] = {}
             for prompt in body.prompts:
@@ -195,11 +201,10 @@ class Server:
                     text = prompt if isinstance(prompt, str) else served.model.tokenizer.decode(prompt)
                     echoes |= {len(asked) + i: text for i in range(len(made))}
                 asked += made
-                self._kept(None, prompt if isinstance(prompt, str) else None, body.task)
             form = CompletionForm(
                 served.model, asked, body.speculation, body.usage_asked, served.name, echoes
             )
-            return await self._answer(http, served, asked, form, body, "completion", body.prompts)
+            return await self._answer(http, served, asked, form, body, body.prompts)
 
         @app.get("/v1/models", responses={401: ERRORS[401]}, tags=["OpenAI"])
         async def models() -> dict[str, Any]:
@@ -219,7 +224,7 @@ class Server:
         @app.get("/ready", tags=["operation"], responses={503: ERRORS[503]})
         async def ready() -> Response:
             """Whether requests are taken."""
-            taken = self.ready and len(self.catalogue) > 0
+            taken = self.ready and len(self.catalogue) > 0 and all(s.worker.alive for s in self.catalogue)
             return JSONResponse({"status": "ready" if taken else "not ready"}, 200 if taken else 503)
 
         @app.get("/metrics", tags=["operation"], response_class=Response)
@@ -240,7 +245,12 @@ class Server:
                 served = self._named(change.model)
                 if served.loads is None:
                     raise OptionError(f"the drafter of {change.model} can't be changed here")
-                await asyncio.to_thread(self.catalogue.change_drafter, served, change.draft, change.method)
+                given = (served, change.draft, change.method)
+                try:
+                    await asyncio.to_thread(self.catalogue.change_drafter, *given)
+                except UserError as error:  # says which file is wrong, and how: not to whoever asks
+                    log.warning("the drafter of %s stays: %s", served.name, error)
+                    raise OptionError("the drafter could not be loaded; the log says why") from error
                 return {"model": served.name, "method": served.model.method, "draft": served.model.draft_name}
 
         @app.get("/", include_in_schema=False)
@@ -253,11 +263,14 @@ class Server:
 
         app.mount("/static", StaticFiles(directory=str(static)), name="static")
 
-    def _named(self, name: str) -> Served:
+    def _named(self, name: str, http: Request | None = None) -> Served:
+        """The model of this name; what becomes of the call is then counted as one of its."""
         served = self.catalogue.get(name)
         if served is None:
             known = ", ".join(each.name for each in self.catalogue)
             raise ModelNotFound(f"no model {name!r} is served here; there is {known}")
+        if http is not None:
+            http.state.model = served.name
         return served
 
     def _requests(self, served: Served, prompt: Any, body: Generation, raw: bool = False) -> list[Asked]:
@@ -274,15 +287,16 @@ class Server:
         given: Any = prompt
         if body.suffix is not None and isinstance(prompt, str):
             given = infill(served.model.tokenizer, prompt, body.suffix)
-        elif prompt == "":
-            raise PromptError("the prompt is empty; expected some text or token ids")
         return self._requests(served, given, body, raw=isinstance(given, str))
 
-    def _kept(self, messages: list[dict[str, str]] | None, text: str | None, task: str) -> None:
-        if self._collector is not None:
-            if messages is not None:
-                self._collector.messages(messages, task)
-            if text is not None:
+    def _collect(self, prompt: list[Any], task: str) -> None:
+        """Keep what was answered: a conversation, or texts; not token ids."""
+        if self._collector is None:
+            return
+        if isinstance(prompt[0], dict):
+            self._collector.messages(prompt, task)
+        for text in prompt:
+            if isinstance(text, str):
                 self._collector.text(text, task)
 
     async def _answer(
@@ -292,18 +306,19 @@ class Server:
         asked: Sequence[Asked],
         form: Form,
         body: Generation,
-        endpoint: str,
-        prompt: Any,
+        prompt: list[Any],
     ) -> Response:
         started = time.monotonic()
         number = uuid.uuid4().hex[:12]
 
         def done(status: int, answers: Sequence[Answer]) -> None:
-            self._count(served.name, endpoint, status)
+            self._count(http, status)
+            if status == 200:
+                self._collect(prompt, body.task)
             told: dict[str, Any] = {
                 "id": number,
                 "model": served.name,
-                "endpoint": endpoint,
+                "endpoint": _endpoint(http),
                 "status": status,
             }
             told |= describe(started, answers) | {"task": body.task or None, "user": body.user}
@@ -313,10 +328,16 @@ class Server:
 
         return await respond(http, served, asked, form, body.stream, done)
 
-    def _count(self, model: str, endpoint: str, status: int) -> None:
-        self.metrics.status(model, endpoint, status)
+    def _count(self, http: Request, status: int) -> None:
+        self.metrics.status(getattr(http.state, "model", ""), _endpoint(http), status)
         self.live.requests += 1
         self.live.failed += status >= 400
+
+    def _refused(self, http: Request, status: int, why: str) -> None:
+        """Count and log a call that never ran. The reason may hold what was sent, but no prompt's text."""
+        self._count(http, status)
+        told = {"endpoint": _endpoint(http), "status": status, "model": getattr(http.state, "model", None)}
+        requests_log.info("refused", extra={"fields": told | {"why": why[:200]}})
 
     def _errors(self, app: FastAPI) -> None:
         def told(
@@ -328,14 +349,14 @@ class Server:
         @app.exception_handler(RequestValidationError)
         async def invalid(http: Request, error: RequestValidationError) -> Response:
             message, param = _explained(error)
-            self._count("", _endpoint(http), 400)
+            self._refused(http, 400, message)
             return told(http, 400, error_body(message, "invalid_request_error", None, param))
 
         @app.exception_handler(UserError)
         async def mistaken(http: Request, error: UserError) -> Response:
             missing = isinstance(error, ModelNotFound)
             status = 404 if missing else 400
-            self._count("", _endpoint(http), status)
+            self._refused(http, status, str(error))
             full = isinstance(error, ContextFull)
             code = "model_not_found" if missing else "context_length_exceeded" if full else None
             return told(http, status, error_body(str(error), "invalid_request_error", code))
@@ -343,8 +364,8 @@ class Server:
         @app.exception_handler(TaslakError)
         async def failed(http: Request, error: TaslakError) -> Response:
             status, kind, code = STATUS.get(type(error), (500, "server_error", None))
-            if isinstance(error, Busy):
-                self._count("", _endpoint(http), status)
+            if isinstance(error, Busy | Closed | Broken):  # of all others the call itself has told
+                self._refused(http, status, str(error))
             headers = {"retry-after": str(error.retry_after)} if isinstance(error, Busy) else {}
             message = str(error) if type(error) in STATUS else "the server failed"
             return told(http, status, error_body(message, kind, code), headers)

@@ -10,14 +10,15 @@ from taslak.control.monitor import Event, Monitor
 from taslak.control.record import Record
 from taslak.control.recorder import Recorder, break_even
 from taslak.engine.language_model import LanguageModel
-from taslak.engine.sequence import Answer, Request
+from taslak.engine.sequence import Answer
+from taslak.loading import control_as
 from taslak.server.settings import Settings
 from taslak.server.worker import Job, Worker
 
 Loads = Callable[[str | None, str | None], LanguageModel]
-"""(draft, method) -> the same target with another drafter."""
+"""(draft, method) -> the same target with another drafter, its depth not controlled yet."""
 
-Finished = Callable[[str, Job, Request, Answer], None]
+Finished = Callable[[str, Job, int, Answer], None]
 """Told of every answer, with the model's name, from the engine thread."""
 
 
@@ -107,7 +108,8 @@ class Catalogue:
         assert served.loads is not None
         model = served.loads(draft, method)
         self._listen(model, served.monitor)
-        served.worker.replace(model).result()
+        before = served.model
+        served.worker.replace(model, lambda: control_as(model, before)).result()
         served.origin = (draft, method)
 
     def reload(self, served: Served) -> None:

@@ -17,8 +17,8 @@ from taslak.engine.sequence import Answer, Event, Request
 from taslak.errors import TaslakError
 from taslak.server.catalogue import Served
 from taslak.server.form import Form
-from taslak.server.guard import error_body
-from taslak.server.worker import Busy, Closed, Job, TimedOut, on_loop
+from taslak.server.guard import Receive, Scope, Send, error_body
+from taslak.server.worker import Broken, Busy, Closed, Job, TimedOut, on_loop
 
 log = logging.getLogger("taslak.requests")
 
@@ -30,16 +30,25 @@ class Failed(TaslakError):
     """An answer ended with an error of its own."""
 
 
+class Unanswerable(TaslakError):
+    """The request's own settings leave nothing to say."""
+
+
 class Gone(TaslakError):
     """Whoever asked has gone."""
 
+
+GONE = 499
+"""Nobody reads this status; the log and the metrics do."""
 
 STATUS: dict[type[TaslakError], tuple[int, str, str | None]] = {
     Busy: (429, "rate_limit_error", "queue_full"),
     Closed: (503, "server_error", "shutting_down"),
     TimedOut: (504, "server_error", "timeout"),
+    Unanswerable: (400, "invalid_request_error", None),
+    Broken: (503, "server_error", "broken"),
     Failed: (500, "server_error", None),
-    Gone: (499, "server_error", None),
+    Gone: (GONE, "server_error", None),
 }
 """HTTP status, OpenAI's type and code of what can go wrong once a body is right."""
 
@@ -51,10 +60,22 @@ async def respond(
     queue: asyncio.Queue[Event | TaslakError] = asyncio.Queue()
     job = served.worker.submit(requests, on_loop(asyncio.get_running_loop(), queue.put_nowait))
     call = _Call(served, job, queue, form, done)
-    if stream:
+    return _Stream(call) if stream else await call.whole(http)
+
+
+class _Stream(StreamingResponse):
+    """A call's events. However it ends, also while a reader is waited for, the call is over then."""
+
+    def __init__(self, call: _Call) -> None:
         headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-        return StreamingResponse(call.stream(), media_type="text/event-stream", headers=headers)
-    return await call.whole(http)
+        super().__init__(call.stream(), media_type="text/event-stream", headers=headers)
+        self._call = call
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._call.over(GONE)
 
 
 class _Call:
@@ -74,6 +95,7 @@ class _Call:
         self._form = form
         self._done = done
         self._answers: dict[int, Answer] = {}
+        self._ended = False
 
     async def whole(self, http: HttpRequest) -> Response:
         """All answers in one object; given up when the client goes."""
@@ -94,11 +116,11 @@ class _Call:
                 task.cancel()
                 with suppress(asyncio.CancelledError, Exception):
                     await task
-            self._over(status)
+            self.over(status)
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Server-sent events as they come. An error in the middle is one too: the status has been sent."""
-        status = 499  # unless it comes to its end
+        status = GONE  # unless it comes to its end
         try:
             for chunk in self._form.opening():
                 yield _event(chunk)
@@ -114,7 +136,7 @@ class _Call:
             status, kind, code = STATUS.get(type(error), (500, "server_error", None))
             yield _event(error_body(str(error), kind, code))
         finally:
-            self._over(status)
+            self.over(status)
 
     async def _collect(self) -> None:
         async for _ in self._events():
@@ -128,7 +150,7 @@ class _Call:
                 raise what
             if what.answer is not None:
                 if what.answer.error is not None:
-                    raise Failed(what.answer.error)
+                    raise (Unanswerable if what.answer.mistaken else Failed)(what.answer.error)
                 self._answers[what.index] = what.answer
             yield what
 
@@ -136,7 +158,11 @@ class _Call:
     def _ordered(self) -> list[Answer]:
         return [self._answers[index] for index in sorted(self._answers)]
 
-    def _over(self, status: int) -> None:
+    def over(self, status: int) -> None:
+        """Nothing more is waited for: what still runs is cancelled. Only the first call counts."""
+        if self._ended:
+            return
+        self._ended = True
         if len(self._answers) < len(self._job.requests):
             self._served.worker.cancel(self._job)
         self._done(status, self._ordered)

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from taslak.core.counts import Counts
 from taslak.engine.language_model import LanguageModel
 from taslak.engine.sequence import Answer, Event, Logprob, Request
 from taslak.server.protocol import Speculation
@@ -65,6 +66,12 @@ class _Form:
         }
 
     def opening(self) -> Iterable[Json]:
+        for choice in self._openings():
+            made = self._object(self.chunk_object, [choice])
+            yield made | {"usage": None} if self._usage else made
+
+    def _openings(self) -> Iterable[Json]:
+        """Choices that say something before there is a token."""
         return ()
 
     def chunk(self, event: Event) -> Json | None:
@@ -114,8 +121,6 @@ class _Form:
 
     def _speculation(self, answers: Sequence[Answer]) -> Json:
         """What speculating came to. A list of answers is added up, the seed is the first one's."""
-        from taslak.core.counts import Counts
-
         counts = Counts()
         for answer in answers:
             counts.add(answer.counts)
@@ -158,12 +163,9 @@ class ChatForm(_Form):
     whole_object = "chat.completion"
     chunk_object = "chat.completion.chunk"
 
-    def opening(self) -> Iterable[Json]:
+    def _openings(self) -> Iterable[Json]:
         for index in range(len(self._requests)):
-            yield self._object(
-                self.chunk_object,
-                [_choice(index, delta={"role": "assistant", "content": ""}, logprobs=None)],
-            )
+            yield _choice(index, delta={"role": "assistant", "content": ""}, logprobs=None)
 
     def _choice(self, index: int, answer: Answer) -> Json:
         message = {"role": "assistant", "content": answer.text, "refusal": None}
@@ -212,12 +214,12 @@ class CompletionForm(_Form):
     ) -> None:
         super().__init__(model, requests, asked, usage, name)
         self._echoes = echoes
-        self._offsets = {index: len(echoes.get(index, "")) for index in range(len(requests))}
+        self._told = {index: echoes.get(index, "").encode() for index in range(len(requests))}
 
-    def opening(self) -> Iterable[Json]:
+    def _openings(self) -> Iterable[Json]:
         for index, text in self._echoes.items():
             if text:
-                yield self._object(self.chunk_object, [_choice(index, text=text, logprobs=None)])
+                yield _choice(index, text=text, logprobs=None)
 
     def _choice(self, index: int, answer: Answer) -> Json:
         asked = self._requests[index].logprobs is not None
@@ -233,8 +235,9 @@ class CompletionForm(_Form):
     def _logprobs(self, index: int, logprobs: Sequence[Logprob]) -> Json:
         offsets = []
         for one in logprobs:
-            offsets.append(self._offsets[index])
-            self._offsets[index] += len(self._spelled(one.token)[0])
+            # whole code points before the token: what it shares one with counts for neither
+            offsets.append(len(self._told[index].decode(errors="ignore")))
+            self._told[index] += bytes(self._spelled(one.token)[1])
         return {
             "tokens": [self._spelled(one.token)[0] for one in logprobs],
             "token_logprobs": [_number(one.logprob) for one in logprobs],
@@ -244,7 +247,8 @@ class CompletionForm(_Form):
 
     def _alternatives(self, one: Logprob) -> Json:
         told: Json = {}
-        for token, logprob in one.top:  # two of one spelling (parts of code points): the likelier one's
+        # two of one spelling (parts of code points): the likelier one's. The token itself is always told
+        for token, logprob in (*one.top, (one.token, one.logprob)):
             told.setdefault(self._spelled(token)[0], _number(logprob))
         return told
 

@@ -43,7 +43,7 @@ class KeyGuard:
             return
         body = error_body(
             "this server needs an API key: send it as Authorization: Bearer KEY",
-            "authentication_error",
+            "invalid_request_error",
             "invalid_api_key",
         )
         await _refuse(send, 401, body, ((b"www-authenticate", b"Bearer"),))

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from taslak.engine.sequence import PLAIN, Answer, Request
+from taslak.engine.sequence import PLAIN, Answer
 from taslak.server.catalogue import Catalogue
 from taslak.server.live import Live, cost_per_million
 from taslak.server.worker import Job
@@ -46,20 +46,21 @@ class Metrics:
     def _histogram(self, name: str, text: str, buckets: Sequence[float]) -> Histogram:
         return Histogram(f"taslak_{name}", text, ["model"], registry=self._registry, buckets=buckets)
 
-    def finished(self, name: str, job: Job, request: Request, answer: Answer) -> None:
+    def finished(self, name: str, job: Job, index: int, answer: Answer) -> None:
         """Take in an answer; from any thread."""
-        if request.choice == 0:
+        if job.requests[index].choice == 0:
             self._prompt.labels(name).inc(answer.prompt_tokens)
             self._cached.labels(name).inc(answer.cached_tokens)
-        if job.first is None or job.ended is None:
+        first, ended = job.first.get(index), job.ended.get(index)
+        if first is None or ended is None:
             return
-        self._first.labels(name).observe(job.first - job.started)
-        self._whole.labels(name).observe(job.ended - job.started)
+        self._first.labels(name).observe(first - job.started)
+        self._whole.labels(name).observe(ended - job.started)
         if len(answer.ids) > 1:
-            self._each.labels(name).observe((job.ended - job.first) / (len(answer.ids) - 1))
+            self._each.labels(name).observe((ended - first) / (len(answer.ids) - 1))
 
     def status(self, model: str, endpoint: str, status: int) -> None:
-        """Count a request that ended. model: "" where none of that name is served."""
+        """Count a request that ended. model: "" where it named none that is served, or its body was none."""
         self._requests.labels(model, endpoint, str(status)).inc()
 
     def text(self) -> bytes:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from taslak.engine.sequence import DEEPEST, MOST_LOGPROBS
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
@@ -20,6 +23,11 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 """Parameters that clients send of their own accord: values that ask for nothing are taken, others refused."""
 
 MOST_CHOICES = 64
+MOST_STOPS = 16
+LONGEST = 65_536
+"""Characters of a regex, a grammar or a schema."""
+
+StopText = Annotated[str, Field(min_length=1, max_length=1024)]
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Token = Annotated[int, Field(ge=0)]
@@ -40,10 +48,16 @@ class Speculation(_Body):
     """
 
     method: str | None = Field(None, min_length=1, max_length=200)
-    gamma: int | None = Field(None, ge=1, le=16)
+    gamma: int | None = Field(None, ge=1, le=DEEPEST)
     verify: Literal["coupled", "rejection"] | None = None
     off: bool = False
     flags: bool = False
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Speculation:
+        if self.off and (self.method, self.gamma, self.verify) != (None, None, None):
+            raise ValueError("off leaves nothing for method, gamma and verify to say; leave them out")
+        return self
 
 
 class StreamOptions(_Body):
@@ -57,6 +71,13 @@ class JsonSchema(_Body):
     description: str | None = None
     strict: bool | None = None
     schema_: dict[str, Any] | bool = Field(default_factory=dict, alias="schema")
+
+    @field_validator("schema_")
+    @classmethod
+    def _bounded(cls, schema: dict[str, Any] | bool) -> dict[str, Any] | bool:
+        if len(json.dumps(schema)) > LONGEST:
+            raise ValueError(f"longer than the {LONGEST} characters this server takes")
+        return schema
 
 
 class ResponseFormat(_Body):
@@ -80,7 +101,7 @@ class Generation(_Body):
     model: str
     max_tokens: int | None = Field(None, ge=1)
     n: int = Field(1, ge=1, le=MOST_CHOICES)
-    stop: list[str] | None = Field(None, max_length=16)
+    stop: list[StopText] | None = Field(None, max_length=MOST_STOPS)
     seed: int | None = Field(None, ge=-(2**63), lt=2**63)
     temperature: Finite = Field(1.0, ge=0.0)
     top_p: Finite = Field(1.0, gt=0.0, le=1.0)
@@ -97,8 +118,8 @@ class Generation(_Body):
     min_tokens: int = Field(0, ge=0)
     ignore_eos: bool = False
     response_format: ResponseFormat | None = None
-    regex: str | None = Field(None, min_length=1)
-    grammar: str | None = Field(None, min_length=1)
+    regex: str | None = Field(None, min_length=1, max_length=LONGEST)
+    grammar: str | None = Field(None, min_length=1, max_length=LONGEST)
     task: str = Field("", max_length=64)
     speculation: Speculation = Field(default_factory=Speculation.model_construct)
 
@@ -124,7 +145,7 @@ class Generation(_Body):
     @classmethod
     def _ids(cls, bias: dict[str, float]) -> dict[str, float]:
         for token in bias:
-            if not token.isascii() or not token.isdigit():
+            if not token.isascii() or not token.isdigit() or len(token) > 9:
                 raise ValueError(f"{token!r} is no token id; expected a whole number in quotes")
         return bias
 
@@ -228,7 +249,7 @@ class ChatRequest(Generation):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1)
     logprobs: bool = False
-    top_logprobs: int | None = Field(None, ge=0, le=20)
+    top_logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
@@ -251,16 +272,18 @@ class ChatRequest(Generation):
 class CompletionRequest(Generation):
     """A body of /v1/completions."""
 
-    prompt: str | list[Token] | list[str] | list[list[Token]] = Field(min_length=1)
+    prompt: str | list[Token] | list[str] | list[list[Token]]
     max_tokens: int | None = Field(16, ge=1)
     suffix: str | None = None
     echo: bool = False
-    logprobs: int | None = Field(None, ge=0, le=20)
+    logprobs: int | None = Field(None, ge=0, le=MOST_LOGPROBS)
 
     @model_validator(mode="after")
     def _consistent(self) -> CompletionRequest:
         if self.echo and self.logprobs is not None:
             raise ValueError("logprobs of a prompt (echo with logprobs) isn't supported; ask for one of them")
+        if not self.prompts or (self.suffix is None and not all(self.prompts)):
+            raise ValueError("the prompt is empty; expected some text or token ids")
         if self.suffix is not None and not (
             isinstance(self.prompt, str) or all(isinstance(part, str) for part in self.prompt)
         ):
@@ -275,7 +298,7 @@ class CompletionRequest(Generation):
     def prompts(self) -> list[str | list[int]]:
         """One by one."""
         prompt = self.prompt
-        if isinstance(prompt, str) or all(isinstance(part, int) for part in prompt):
+        if isinstance(prompt, str) or (prompt and all(isinstance(part, int) for part in prompt)):
             return [prompt]  # type: ignore[list-item]
         return list(prompt)  # type: ignore[arg-type]
 

