@@ -77,7 +77,7 @@ def main() -> None:
             "–",
             spread(own, "speed"),
             "A layer of 80 there, of 30 here. Rows are free where a pass waits for 140 GB of weights; ours "
-            "computes for a good part of its time. And the head saw one million tokens.",
+            "computes for a good part of its time. And the head saw two million tokens of answers.",
         ],
         [
             "In a family more than 80 % of the drafts are accepted",

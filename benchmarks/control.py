@@ -3,8 +3,8 @@
     python benchmarks/control.py [--pair] [--tokens 96] [--prompts 2] [--repeats 4] [--only PART]
 
 Tasks are taslak's own suite, temperatures 0, 0.7 and 1.0. The same drafters answer each prompt with fixed γ
-from 0 (plain) to 12, both always drafting γ tokens and ending where the head is unsure, and under the
-controller. All in turns, the order reversed in every other pair of repeats. The best fixed γ of a cell is
+from 0 (plain) to 12, ending where the head is unsure as its own file says, and under the controller. All in
+turns, the order reversed in every other pair of repeats. The best fixed γ of a cell is
 chosen on one half of the repeats and compared on the other, both ways round. Speed is that of the whole call,
 prefill included. Answers are kept as they come; a run that was stopped goes on.
 
@@ -127,7 +127,7 @@ def first_of(each: int) -> dict[str, list[BenchPrompt]]:
 
 def grid(sweep: Sweep) -> list[dict[str, Any]]:
     """One row a model, task, temperature, prompt and repeat: seconds and tokens by way."""
-    made_with = json.loads(json.dumps({**sweep.__dict__, "version": 2, **versions()}))
+    made_with = json.loads(json.dumps({**sweep.__dict__, "version": 3, **versions()}))
     done = {
         (r["task"], r["temperature"], r["prompt"], r["repeat"]): r
         for r in kept()
@@ -157,10 +157,8 @@ def grid(sweep: Sweep) -> list[dict[str, Any]]:
 
 def ways(known: Calibration, sweep: Sweep, stop_below: float) -> Iterator[tuple[str, Policy | None]]:
     yield PLAIN, None
-    for gamma in sweep.depths:
-        yield str(gamma), FixedGamma(gamma)
-        if stop_below:  # as a user's --gamma drafts with a head that knows where to stop
-            yield f"{gamma}, {stop_below:g}", FixedGamma(gamma, stop_below=stop_below)
+    for gamma in sweep.depths:  # as --gamma drafts with a head that knows where to stop
+        yield str(gamma), FixedGamma(gamma, stop_below=stop_below)
     yield ADAPTIVE, control(known)
 
 

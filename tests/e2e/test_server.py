@@ -430,6 +430,7 @@ def test_turns_of_a_conversation_reuse_the_cache(client: openai.OpenAI) -> None:
 
 def test_health_metrics_and_dashboard(url: str, client: openai.OpenAI) -> None:
     chat(client, extra_body={"task": "greeting"})
+    time.sleep(1.2)  # a sample
     assert httpx.get(f"{url}/health").json() == {"status": "ok"}
     assert httpx.get(f"{url}/ready").status_code == 200
     text = httpx.get(f"{url}/metrics").text
@@ -506,6 +507,18 @@ def test_bodies_that_are_none(url: str) -> None:
         assert "Traceback" not in answer.text
     assert httpx.get(f"{url}/v1/chat/completions").status_code == 405
     assert "error" in httpx.get(f"{url}/nowhere").json()
+
+
+def test_a_server_for_its_own_machine_has_its_own_names(folder: Path) -> None:
+    server = make_server(folder, hosts=("127.0.0.1", "::1", "localhost"))
+    with served(server) as url:
+        assert httpx.get(f"{url}/health").status_code == 200
+        port = url.rpartition(":")[2]
+        for name in (f"localhost:{port}", f"[::1]:{port}", "127.0.0.1"):
+            assert httpx.get(f"{url}/health", headers={"host": name}).status_code == 200
+        for name in (f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil", ""):
+            refused = httpx.get(f"{url}/api/dashboard", headers={"host": name})
+            assert refused.status_code in (400, 403), name
 
 
 def test_keys_bounds_and_origins(folder: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -23,8 +23,7 @@ from taslak.cli.options import (
 )
 from taslak.errors import OptionError
 
-if TYPE_CHECKING:
-    pass
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 SERVING, LIMITS, WATCHING = "Serving", "Limits", "Watching"
 
@@ -155,7 +154,7 @@ def serve(
     try:
         from taslak.server.app import Server
         from taslak.server.run import run
-        from taslak.server.settings import MIB, Settings
+        from taslak.server.settings import Settings
     except ImportError as error:
         raise OptionError(
             f"serving needs packages that aren't installed ({error.name}); pip install 'taslak[serve]'"
@@ -165,9 +164,10 @@ def serve(
         max_running=max_running,
         max_waiting=max_waiting,
         timeout=timeout,
-        max_body_bytes=int(max_body_mib * MIB),
+        max_body_bytes=_bytes("--max-body-mib", max_body_mib),
         max_prompt_tokens=max_prompt_tokens,
-        prefix_bytes=int(prefix_cache_mib * MIB),
+        prefix_bytes=_bytes("--prefix-cache-mib", prefix_cache_mib),
+        hosts=(host, *LOOPBACK) if api_key is None and host in LOOPBACK else (),
         origins=tuple(cors or ()),
         price_per_hour=price_per_hour,
         collect=collect,
@@ -202,6 +202,12 @@ def serve(
     finally:
         if history is not None:
             history.close()
+
+
+def _bytes(option: str, mib: float) -> int:
+    if not 0.0 <= mib < 1e9:
+        raise OptionError(f"{option} is {mib}; expected a size from 0 up")
+    return int(mib * (1 << 20))
 
 
 def _named(models: list[str]) -> dict[str, str]:

@@ -29,7 +29,7 @@ from taslak.server.catalogue import Catalogue, Served
 from taslak.server.collect import Collector
 from taslak.server.endpoint import STATUS, describe, respond
 from taslak.server.form import ChatForm, CompletionForm, Form
-from taslak.server.guard import BodyGuard, KeyGuard, PageHeaders, error_body
+from taslak.server.guard import BodyGuard, HostGuard, KeyGuard, PageHeaders, error_body
 from taslak.server.infill import infill
 from taslak.server.live import Live
 from taslak.server.metrics import Metrics
@@ -132,6 +132,8 @@ class Server:
         app.add_middleware(BodyGuard, most=settings.max_body_bytes)
         if settings.api_key is not None:
             app.add_middleware(KeyGuard, key=settings.api_key)
+        if settings.hosts:
+            app.add_middleware(HostGuard, hosts=settings.hosts)
         if settings.origins:
             app.add_middleware(
                 CORSMiddleware,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hmac
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 Scope = MutableMapping[str, Any]
@@ -56,6 +56,27 @@ class KeyGuard:
                 scheme, _, shown = bytes(value).partition(b" ")
                 return scheme.lower() == b"bearer" and hmac.compare_digest(shown.strip(), self._key)
         return False
+
+
+class HostGuard:
+    """Refuses requests that came under another name: a page of somebody's whose name was made to point here
+    (DNS rebinding) could ask and read as if it were ours."""
+
+    def __init__(self, app: App, hosts: Sequence[str]) -> None:
+        self._app = app
+        self._hosts = frozenset(hosts)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and self._name(scope) not in self._hosts:
+            text = "this server is for its own machine; to be reached by another name it needs an API key"
+            await _refuse(send, 403, error_body(text, "invalid_request_error", "host_not_allowed"))
+            return
+        await self._app(scope, receive, send)
+
+    def _name(self, scope: Scope) -> str:
+        given = next((bytes(value) for name, value in scope["headers"] if name == b"host"), b"")
+        host = given.decode("latin-1")
+        return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
 class BodyGuard:

@@ -15,6 +15,8 @@ from taslak.engine.sequence import PLAIN
 from taslak.server.catalogue import Catalogue, Served
 
 SAMPLES = 600
+RECENT = 61
+"""Samples that lie a minute apart at their ends."""
 EVENTS = 100
 
 
@@ -40,6 +42,7 @@ class Live:
         self._events: deque[dict[str, Any]] = deque(maxlen=EVENTS)
         self._numbers = 0
         self._seen: dict[str, _Seen] = {}
+        self._totals: dict[str, deque[dict[str, Counts]]] = {}
         self.requests = self.failed = self.prompt_tokens = self.cached_tokens = 0
 
     def event(self, model: str, event: Event) -> None:
@@ -73,7 +76,9 @@ class Live:
         needed: float | None = None
         for served in self._catalogue:
             before = self._seen.setdefault(served.name, _Seen())
-            counts = _sum(served.worker.totals)
+            totals = served.worker.totals
+            self._totals.setdefault(served.name, deque([{}], RECENT)).append(totals)
+            counts = _sum(totals)
             done = _Seen(served.worker.tokens, counts.passes, counts.drafted, counts.accepted)
             if done.passes > before.passes:
                 done.speculating = done.drafted > before.drafted
@@ -103,6 +108,19 @@ class Live:
     def speculating(self, name: str) -> bool:
         """Whether anything was drafted when the model last worked."""
         return self._seen[name].speculating if name in self._seen else True
+
+    def recent(self, name: str) -> dict[str, tuple[float, float]]:
+        """Acceptance rate and α of the last minute, by the drafters that drafted in it."""
+        found = {}
+        kept = self._totals.get(name)
+        now, before = (kept[-1], kept[0]) if kept else ({}, {})
+        for method, counts in now.items():
+            old = before.get(method, Counts())
+            passes, drafted = counts.passes - old.passes, counts.drafted - old.drafted
+            if drafted:
+                accepted = counts.accepted - old.accepted
+                found[method] = accepted / drafted, accepted / passes
+        return found
 
     def shown(self) -> dict[str, Any]:
         """All of it, for JSON."""

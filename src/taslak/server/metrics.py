@@ -130,10 +130,12 @@ class _Engines(Collector):
             labels=[*labels, "position"],
         )
         rate = GaugeMetricFamily(
-            "taslak_spec_decode_acceptance_rate", "Accepted over drafted depth, so far.", labels=labels
+            "taslak_spec_decode_acceptance_rate",
+            "Accepted over drafted depth in the last minute.",
+            labels=labels,
         )
         alpha = GaugeMetricFamily(
-            "taslak_spec_decode_alpha", "Accepted tokens a pass, so far.", labels=labels
+            "taslak_spec_decode_alpha", "Accepted tokens a pass in the last minute.", labels=labels
         )
         for served in self._catalogue:
             for method, counts in served.worker.totals.items():
@@ -145,8 +147,7 @@ class _Engines(Collector):
                 accepted.add_metric(at, counts.accepted)
                 for position, kept in enumerate(list(counts.accepted_at)):
                     by_depth.add_metric([*at, str(position)], kept)
-                if counts.acceptance_rate is not None:
-                    rate.add_metric(at, counts.acceptance_rate)
-                if counts.alpha is not None:
-                    alpha.add_metric(at, counts.alpha)
+            for method, (recent_rate, recent_alpha) in self._live.recent(served.name).items():
+                rate.add_metric([served.name, method], recent_rate)
+                alpha.add_metric([served.name, method], recent_alpha)
         yield from (drafts, drafted, accepted, by_depth, rate, alpha)

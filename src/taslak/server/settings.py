@@ -20,6 +20,7 @@ class Settings:
     max_body_bytes:   of a request; more is refused with 413
     max_prompt_tokens: None = what the model's context holds
     prefix_bytes:     of each model's K/V cache, most that is kept for prompts which begin alike; 0 = nothing
+    hosts:            names it may be asked under; none = any
     origins:          from which web pages of other hosts may ask (CORS); none by default
     price_per_hour:   of the machine, for the cost of a million tokens
     collect:          file that served prompts are appended to; None = they are kept nowhere
@@ -36,6 +37,7 @@ class Settings:
     max_body_bytes: int = 8 * MIB
     max_prompt_tokens: int | None = None
     prefix_bytes: int = 512 * MIB
+    hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     price_per_hour: float | None = None
     collect: Path | None = None

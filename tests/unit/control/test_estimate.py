@@ -73,7 +73,7 @@ def test_what_was_never_judged_counts_for_nothing() -> None:
 
 def test_an_early_end_is_no_acceptance_and_no_reach() -> None:
     found = Estimate(Prior((0.9,), (1.0,)))
-    for _ in range(50):
+    for _ in range(100):
         found.record(draft(1), 4, 1, censored=False)
     assert found.yields(2)[0] > 0.9
     assert found.yields(2)[1] < 0.1
@@ -82,7 +82,7 @@ def test_an_early_end_is_no_acceptance_and_no_reach() -> None:
 
 def test_trust_is_how_far_confidence_can_be_believed() -> None:
     found = Estimate()
-    for number in range(200):
+    for number in range(400):
         found.record(draft(2, confidence=0.8), 2, 2 if number % 5 < 2 else 0, censored=False)
     assert found.trust == pytest.approx(0.5, abs=0.12), "0.8 accepted where 1.6 were expected"
     for _ in range(5):
@@ -100,6 +100,21 @@ def test_time_that_passes_makes_it_less_sure() -> None:
         found.fade()
     assert low < 0.1
     assert found.yields(1)[0] == pytest.approx(0.5, abs=0.01)
+
+
+def test_what_never_succeeds_is_given_up_sooner_than_its_mean_falls() -> None:
+    """Twelve failures against a prior of 0.6 that counts for ten drafts; a single success keeps it."""
+    found = Estimate(Prior((0.6,)))
+    for _ in range(12):
+        found.record(draft(1), 1, 0, censored=False)
+    low = found.yields(1)[0]
+    assert low < 0.1
+    found.record(draft(1), 1, 1, censored=False)
+    assert found.yields(1)[0] > 1.5 * low
+    some = Estimate(Prior((0.45,)))
+    for number in range(8):
+        some.record(draft(1), 1, int(number == 2), censored=False)
+    assert some.yields(1)[0] == pytest.approx((0.45 * 10 + 1) / 18, abs=0.05)
 
 
 def test_it_never_overflows() -> None:

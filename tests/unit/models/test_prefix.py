@@ -156,6 +156,29 @@ def test_beginnings_make_room_for_a_request() -> None:
     for kind in range(4):
         answers(target, [Request(prompt=[kind] * 200, max_tokens=60)], prefixes, None)
     assert 0 < prefixes.nbytes <= 6 * bytes_a_page
+    # what is let go of is what is needed, the oldest, and never what the request itself begins with
+    held = prefixes.nbytes
+    last = answers(target, [Request(prompt=[3] * 200, max_tokens=60)], prefixes, None)[0]
+    assert last.cached_tokens == 192
+    assert prefixes.nbytes >= held - bytes_a_page
+
+
+def test_what_others_hold_is_not_let_go_of_for_nothing() -> None:
+    """A sequence runs in the pages that are kept too; giving them up would free no memory."""
+    p = pool(4)
+    prefixes = PrefixCache(p, 4 * PAGE_BYTES)
+    tokens = [7] * (2 * PAGE + 1)
+    fill(p, prefixes, tokens)
+    running = p.allocate(3 * PAGE, prefixes.find(tokens))
+    assert prefixes.idle == 0
+    with pytest.raises(MemoryLimitError):
+        prefixes.allocate(2 * PAGE, [9] * 100)
+    assert prefixes.nbytes == 2 * PAGE_BYTES
+    running.release()
+    assert prefixes.idle == 2
+    block = prefixes.allocate(3 * PAGE, [9] * 100)
+    assert block.length == 0
+    assert prefixes.nbytes == PAGE_BYTES
 
 
 def test_who_runs_beside_shares_a_prompt_that_is_in() -> None:
