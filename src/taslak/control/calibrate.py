@@ -28,7 +28,7 @@ from taslak.models.loading.storage import Progress
 
 log = logging.getLogger(__name__)
 
-VERSION = 6
+VERSION = 7
 _TARGET = ("version", "model", "weights", "runs", "device", "processor", "threads")
 """Of a key, what the passes of the target alone depend on."""
 

@@ -41,7 +41,7 @@ class Controller:
     with it. What it learns of the machine goes into `costs`.
 
     costs:      what steps cost
-    priors:     by drafter, what a request starts from, by `drawn(drafter)` where that isn't greedy
+    priors:     by drafter, what a request starts from, by `drawn` and `hot` of it where that isn't greedy
     tasks:      by task, what its requests start from instead
     keep:       called whenever a request is over: what `costs` have come to may be kept now
     branch, nodes: of trees, as for FixedGamma
@@ -94,14 +94,14 @@ class Controller:
         found = self._own.get(sequence)
         if found is None:
             request = sequence.request
-            found = self._own[sequence] = Own(request.sampling.greedy, request.task)
+            found = self._own[sequence] = Own(request.sampling.temperature, request.task)
         return found
 
     def estimate(self, own: Own, name: str) -> Estimate:
         found = own.estimates.get(name)
         if found is None:
             priors = self.tasks.get(own.task, self.priors)
-            found = own.estimates[name] = Estimate(start(priors, name, own.greedy))
+            found = own.estimates[name] = Estimate(start(priors, name, own.temperature))
         return found
 
     def record(self, step: Step) -> None:

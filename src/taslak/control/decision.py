@@ -62,7 +62,7 @@ class Shadow:
 class Own:
     """What is known of one request; nothing of it outlives the request or is seen by another.
 
-    greedy:    whether it draws nothing
+    temperature: what it draws at
     task:      its label
     estimates: by drafter
     rate:      tokens a second as things go; 0 at first
@@ -76,7 +76,7 @@ class Own:
     unseen:    plain steps since one was looked at
     """
 
-    greedy: bool = True
+    temperature: float = 0.0
     task: str = ""
     estimates: dict[str, Estimate] = field(default_factory=dict)
     rate: float = 0.0

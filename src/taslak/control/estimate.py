@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from taslak.core.draft import Draft
+from taslak.core.sampling import GREEDY_BELOW
 
 MEMORY = 48
 _GROW = math.exp(1.0 / MEMORY)
@@ -46,15 +47,42 @@ class Prior:
         return {"yields": [*self.yields], "reach": [*self.reach], "trust": self.trust}
 
 
+WARM, HOT = 0.8, 1.2
+"""Temperatures at which priors of drawn answers are measured."""
+
+
 def drawn(drafter: str) -> str:
-    """The name of a drafter's prior where answers are drawn, not greedy."""
+    """The name of a drafter's prior where answers are drawn at WARM."""
     return f"{drafter}, drawn"
 
 
-def start(priors: Mapping[str, Prior], drafter: str, greedy: bool) -> Prior:
-    """What a request starts from."""
-    prior = None if greedy else priors.get(drawn(drafter))
-    return prior or priors.get(drafter, Prior())
+def hot(drafter: str) -> str:
+    """The same at HOT."""
+    return f"{drafter}, hot"
+
+
+def start(priors: Mapping[str, Prior], drafter: str, temperature: float) -> Prior:
+    """What a request starts from: what was measured greedy, at WARM, at HOT, or between these two."""
+    greedy = priors.get(drafter, Prior())
+    if temperature < GREEDY_BELOW:
+        return greedy
+    warm = priors.get(drawn(drafter), greedy)
+    share = min(max((temperature - WARM) / (HOT - WARM), 0.0), 1.0)
+    return _between(warm, priors.get(hot(drafter), warm), share)
+
+
+def _between(one: Prior, other: Prior, share: float) -> Prior:
+    """So much of the other."""
+    if share == 0.0 or one is other:
+        return one
+
+    def mixed(a: Sequence[float], b: Sequence[float]) -> list[float]:
+        deepest = max(len(a), len(b))
+        pairs = ((a[min(d, len(a) - 1)], b[min(d, len(b) - 1)]) for d in range(deepest))
+        return [x + share * (y - x) for x, y in pairs]
+
+    trust = one.trust + share * (other.trust - one.trust)
+    return Prior(mixed(one.yields, other.yields), mixed(one.reach, other.reach), trust)
 
 
 @dataclass(slots=True)

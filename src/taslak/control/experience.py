@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from taslak.control.estimate import DEEPEST, Prior, drawn, start
+from taslak.control.estimate import DEEPEST, WARM, Prior, drawn, start
 from taslak.control.history import History
 from taslak.control.record import Record
 from taslak.core.sampling import GREEDY_BELOW
@@ -108,12 +108,12 @@ def learnt(
     found = dict(priors)
     for (task, name, greedy), each in seen.items():
         if task is None:
-            found[name if greedy else drawn(name)] = each.moves(start(priors, name, greedy))
+            found[name if greedy else drawn(name)] = each.moves(start(priors, name, 0.0 if greedy else WARM))
     tasks: dict[str, dict[str, Prior]] = {}
     for (task, name, greedy), each in seen.items():
         if task is not None and each.requests >= LEAST:
             own = tasks.setdefault(task, dict(found))
-            own[name if greedy else drawn(name)] = each.moves(start(found, name, greedy))
+            own[name if greedy else drawn(name)] = each.moves(start(found, name, 0.0 if greedy else WARM))
     return Experience(found, tasks)
 
 

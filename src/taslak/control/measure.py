@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
+from taslak.control import estimate
 from taslak.control.costs import Costs, DraftCost, PassCost, RestCost, mode_of
-from taslak.control.estimate import Prior, drawn
+from taslak.control.estimate import Prior, drawn, hot
 from taslak.core.counts import Counts
 from taslak.core.draft import Draft
 from taslak.core.sampling import Sampling
@@ -37,8 +38,9 @@ WIDE = 9
 GAP = 16
 ROWS_A_LEVEL = 8
 """Rows that a network beside the model takes in while it drafts a level, thereabouts."""
-WARM = Sampling(temperature=0.8)
-CUT = Sampling(temperature=0.8, top_p=0.95)
+WARM = Sampling(temperature=estimate.WARM)
+HOT = Sampling(temperature=estimate.HOT)
+CUT = Sampling(temperature=estimate.WARM, top_p=0.95)
 DRAWS = 24
 """Rows drawn from to know what one takes."""
 CHUNKS = (65, 33, 17, 9)
@@ -55,7 +57,7 @@ TEXTS = (
 
 @dataclass(slots=True)
 class Calibration:
-    """costs, and what a request starts from: by drafter where it is greedy, by `drawn(drafter)` where not."""
+    """costs, and what a request starts from: by drafter where it is greedy, by `drawn` and `hot` else."""
 
     costs: Costs
     priors: dict[str, Prior] = field(default_factory=dict)
@@ -301,7 +303,7 @@ def _drafter(model: LanguageModel, made: Calibration, name: str, drafter: Drafte
     is what a request starts from."""
     took: dict[int, list[float]] = {}
     deep: list[_Seen] = []
-    for sampling, name_of_prior in ((Sampling(), name), (WARM, drawn(name))):
+    for sampling, name_of_prior in ((Sampling(), name), (WARM, drawn(name)), (HOT, hot(name))):
         known = made.costs.rest[mode_of(sampling, model.verify)]
         rests = []
         counts = Counts()

@@ -48,7 +48,8 @@ def test_everything_that_a_decision_needs_is_measured(model: LanguageModel) -> N
     assert 0 < costs.pass_(1) <= costs.pass_(5) <= costs.pass_(9) < 5
     assert costs.pass_(1, 1000) >= costs.pass_(1)
     assert set(costs.drafters) == {"suffix", "draft-model"}
-    assert set(found.priors) == {"suffix", "suffix, drawn", "draft-model", "draft-model, drawn"}
+    kinds = ("", ", drawn", ", hot")
+    assert set(found.priors) == {f"{name}{kind}" for name in ("suffix", "draft-model") for kind in kinds}
     assert costs.draft("draft-model", 5) > costs.draft("suffix", 5) > 0
     assert list(costs.rest) == ["greedy", "sampled", "sampled, cut"]
     assert all(0 < rest.row < 1 for rest in costs.rest.values())

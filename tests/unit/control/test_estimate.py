@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taslak.control.estimate import DEEPEST, MEMORY, Estimate, Prior
+from taslak.control.estimate import DEEPEST, MEMORY, Estimate, Prior, drawn, hot, start
 from taslak.core.draft import Draft
 
 
@@ -123,3 +123,21 @@ def test_it_never_overflows() -> None:
         found.record(draft(DEEPEST + 3), DEEPEST + 3, number % (DEEPEST + 4), censored=False)
         found.fade()
     assert all(0.0 <= each <= 1.0 for each in found.yields(DEEPEST + 3))
+
+
+def test_what_a_request_starts_from_follows_its_temperature() -> None:
+    priors = {
+        "x": Prior((0.6, 0.5)),
+        drawn("x"): Prior((0.4,), (0.8,), 1.0),
+        hot("x"): Prior((0.2, 0.1), (0.6,), 0.5),
+    }
+    assert start(priors, "x", 0.0) is priors["x"]
+    assert start(priors, "x", 0.5) is priors[drawn("x")]
+    assert start(priors, "x", 0.8) is priors[drawn("x")]
+    between = start(priors, "x", 1.0)
+    assert between.yields == pytest.approx([0.3, 0.25])
+    assert between.reach == pytest.approx([0.7])
+    assert between.trust == pytest.approx(0.75)
+    assert start(priors, "x", 3.0).yields == pytest.approx([0.2, 0.1])
+    assert start({"x": Prior((0.6,))}, "x", 1.2).yields == (0.6,)
+    assert start({}, "x", 1.2) == Prior()
