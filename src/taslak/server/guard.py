@@ -46,7 +46,7 @@ class KeyGuard:
             "authentication_error",
             "invalid_api_key",
         )
-        await _refuse(send, 401, body, ((b"www-authenticate", b"Bearer"),))
+        await send_json(send, 401, body, ((b"www-authenticate", b"Bearer"),))
 
     def _shown(self, scope: Scope) -> bool:
         if scope["method"] == "OPTIONS":  # a browser asks without the key whether it may ask with it
@@ -102,7 +102,7 @@ class BodyGuard:
         body = error_body(
             f"the body is larger than the {self._most} bytes this server takes", "invalid_request_error"
         )
-        await _refuse(send, 413, body)
+        await send_json(send, 413, body)
 
 
 class PageHeaders:
@@ -120,10 +120,11 @@ class PageHeaders:
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
-async def _refuse(
+async def send_json(
     send: Send, status: int, body: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
-    raw = json.dumps(body).encode()
+    """Send a whole response of JSON."""
+    raw = json.dumps(body, separators=(",", ":")).encode()  # as the routes write it
     base = ((b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": [*base, *headers]})
     await send({"type": "http.response.body", "body": raw})

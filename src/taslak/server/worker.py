@@ -162,6 +162,11 @@ class Worker:
         return not self._thread.is_alive()
 
     @property
+    def alive(self) -> bool:
+        """Whether the engine thread runs; it ends with `close`, or with a fault of its own."""
+        return self._thread.is_alive()
+
+    @property
     def waiting(self) -> int:
         """Sequences that have not been admitted yet."""
         return self._submitted + sum(scheduler.waiting for scheduler in list(self._models))

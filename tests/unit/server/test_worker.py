@@ -327,3 +327,10 @@ def test_streams_flow_while_a_long_prompt_is_taken_in(model: LanguageModel) -> N
     stream.done()
     assert max(rows) <= 128
     worker.close()
+
+
+def test_an_engine_that_has_ended_is_not_alive(model: LanguageModel) -> None:
+    worker = Worker(model)
+    assert worker.alive
+    worker.close()
+    assert not worker.alive
