@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import signal
-import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,64 +15,12 @@ import httpx2 as httpx
 
 from tests.e2e.conftest import Taslak
 from tests.support.checkpoint import write_model
+from tests.support.process import serving
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("process") / "tiny", context=512)
-
-
-class Process:
-    """A running server: its address, and what it has written to standard error so far."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.lines: list[str] = []
-        self._said = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._said:
-                self.lines.append(line)
-                self._said.notify_all()
-
-    def wait_for(self, text: str, seconds: float = 90) -> str:
-        """The first line with it."""
-
-        def found() -> str | None:
-            return next((line for line in self.lines if text in line), None)
-
-        with self._said:
-            assert self._said.wait_for(lambda: found() or self.process.poll() is not None, seconds)
-            line = found()
-        assert line is not None, "".join(self.lines)
-        return line
-
-    def end(self) -> int:
-        code = self.process.wait(60)
-        self._reader.join(10)
-        return code
-
-
-@contextmanager
-def serving(*args: str) -> Iterator[tuple[Process, str]]:
-    command = [sys.executable, "-m", "taslak", "serve", *args, "--port", "0", "--no-record", "--threads", "1"]
-    process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, env={**os.environ, "TASLAK_API_KEY": ""}
-    )
-    server = Process(process)
-    try:
-        line = server.wait_for("taslak serves")
-        address = re.search(r"http://\S+", line)
-        assert address is not None
-        yield server, address[0]
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
 
 
 def test_sigterm_lets_a_stream_end_and_exits_with_zero(folder: Path) -> None:
@@ -141,3 +83,14 @@ def test_mistakes_are_one_line(taslak: Taslak, folder: Path, tmp_path: Path) -> 
         assert result.code == 2, result
         assert named in result.error_lines[-1]
         assert result.error_lines[-1].startswith("error: ")
+
+
+def test_without_ray_its_extra_is_named(
+    taslak: Taslak, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for name in [name for name in sys.modules if name.startswith("taslak.server.ray")]:
+        monkeypatch.delitem(sys.modules, name)
+    result = taslak("serve", str(folder), "--ray", "--no-record")
+    assert result.code == 2
+    assert "taslak[ray]" in result.error_lines[-1]

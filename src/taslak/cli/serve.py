@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,7 +26,7 @@ from taslak.errors import OptionError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
-SERVING, LIMITS, WATCHING = "Serving", "Limits", "Watching"
+SERVING, LIMITS, WATCHING, CLUSTER = "Serving", "Limits", "Watching", "Several replicas"
 
 
 def serve(
@@ -145,12 +146,47 @@ def serve(
     log_prompts: Annotated[
         bool, typer.Option("--log-prompts", help="Put prompts into the log.", rich_help_panel=WATCHING)
     ] = False,
+    ray: Annotated[
+        bool,
+        typer.Option(
+            "--ray",
+            help="Serve with several processes, on one machine or many, through Ray Serve. --threads is then "
+            "of each replica; default: an even share of the CPUs. With --device cuda each has a GPU.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = False,
+    replicas: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="How many with --ray; default: 1.", rich_help_panel=CLUSTER),
+    ] = None,
+    max_replicas: Annotated[
+        int | None,
+        typer.Option(
+            metavar="M", help="With the load up to M, and back to --replicas.", rich_help_panel=CLUSTER
+        ),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="The cluster to join, as Ray names it (HOST:PORT, auto). Default: one is started here.",
+            rich_help_panel=CLUSTER,
+        ),
+    ] = None,
 ) -> None:
     """Serve models over OpenAI's HTTP interface, with a dashboard at / and metrics at /metrics."""
     check_price(price_per_hour)
     named = _named(models or [DEFAULT_MODEL])
     drafts = _drafts(draft or [], list(named))
-    use_threads(threads)
+    for option, given in (
+        ("--replicas", replicas),
+        ("--max-replicas", max_replicas),
+        ("--ray-address", ray_address),
+    ):
+        if given is not None and not ray:
+            raise OptionError(f"{option} belongs to --ray; give that too, or leave it out")
+    if not ray:
+        use_threads(threads)
     try:
         from taslak.server.app import Server
         from taslak.server.run import run
@@ -174,18 +210,24 @@ def serve(
         log_prompts=log_prompts,
         admin=admin,
     )
-    from taslak.control.history import History
-
-    history = History() if record else None
-    server = Server(settings, history)
     options: dict[str, Any] = {
         "gamma": gamma,
         "verify": verify,
         "dtype": dtype,
         "device": device,
         "exact": exact,
-        "history": history,
     }
+    if ray:
+        scale = {"replicas": replicas, "max_replicas": max_replicas, "num_cpus": threads}
+        options |= {key: value for key, value in scale.items() if value is not None}
+        options |= {"model": named, "draft": drafts, "method": method, "record": record, "settings": settings}
+        _on_ray(options, host, port, ray_address)
+        return
+    from taslak.control.history import History
+
+    history = History() if record else None
+    server = Server(settings, history)
+    options["history"] = history
     for name, model in named.items():
         with rendering.ProgressBar() as progress:
             server.load(
@@ -208,6 +250,34 @@ def _bytes(option: str, mib: float) -> int:
     if not 0.0 <= mib < 1e9:
         raise OptionError(f"{option} is {mib}; expected a size from 0 up")
     return int(mib * (1 << 20))
+
+
+def _on_ray(options: dict[str, Any], host: str, port: int, address: str | None) -> None:
+    try:
+        from taslak.server.ray.run import run
+    except ImportError as error:
+        raise OptionError(
+            f"--ray needs packages that aren't installed ({error.name}); pip install 'taslak[ray]'"
+        ) from None
+    from pydantic import ValidationError
+
+    from taslak import native
+
+    for kind in ("model", "draft"):  # replicas have a working folder of their own
+        options[kind] = {name: _absolute(given) for name, given in options[kind].items()}
+    collect = options["settings"].collect
+    if collect is not None:
+        options["settings"] = replace(options["settings"], collect=collect.expanduser().absolute())
+    try:
+        run(options, host, port, native.cores(), address)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "--" + str(first["loc"][0]).replace("_", "-") + ": " if first["loc"] else ""
+        raise OptionError(where + first["msg"].removeprefix("Value error, ")) from None
+
+
+def _absolute(model: str) -> str:
+    return str(Path(model).absolute()) if Path(model).exists() else model
 
 
 def _named(models: list[str]) -> dict[str, str]:

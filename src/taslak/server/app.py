@@ -226,7 +226,7 @@ class Server:
         @app.get("/ready", tags=["operation"], responses={503: ERRORS[503]})
         async def ready() -> Response:
             """Whether requests are taken."""
-            taken = self.ready and len(self.catalogue) > 0 and all(s.worker.alive for s in self.catalogue)
+            taken = self.ready and len(self.catalogue) > 0 and all(s.worker.open for s in self.catalogue)
             return JSONResponse({"status": "ready" if taken else "not ready"}, 200 if taken else 503)
 
         @app.get("/metrics", tags=["operation"], response_class=Response)

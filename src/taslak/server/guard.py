@@ -46,7 +46,7 @@ class KeyGuard:
             "invalid_request_error",
             "invalid_api_key",
         )
-        await _refuse(send, 401, body, ((b"www-authenticate", b"Bearer"),))
+        await send_json(send, 401, body, ((b"www-authenticate", b"Bearer"),))
 
     def _shown(self, scope: Scope) -> bool:
         if scope["method"] == "OPTIONS":  # a browser asks without the key whether it may ask with it
@@ -69,7 +69,7 @@ class HostGuard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._name(scope) not in self._hosts:
             text = "this server is for its own machine; to be reached by another name it needs an API key"
-            await _refuse(send, 403, error_body(text, "invalid_request_error", "host_not_allowed"))
+            await send_json(send, 403, error_body(text, "invalid_request_error", "host_not_allowed"))
             return
         await self._app(scope, receive, send)
 
@@ -123,7 +123,7 @@ class BodyGuard:
         body = error_body(
             f"the body is larger than the {self._most} bytes this server takes", "invalid_request_error"
         )
-        await _refuse(send, 413, body)
+        await send_json(send, 413, body)
 
 
 class PageHeaders:
@@ -141,10 +141,11 @@ class PageHeaders:
         await self._app(scope, receive, with_headers if scope["type"] == "http" else send)
 
 
-async def _refuse(
+async def send_json(
     send: Send, status: int, body: dict[str, Any], headers: tuple[tuple[bytes, bytes], ...] = ()
 ) -> None:
-    raw = json.dumps(body).encode()
+    """Send a whole response of JSON."""
+    raw = json.dumps(body, separators=(",", ":")).encode()  # as the routes write it
     base = ((b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode()))
     await send({"type": "http.response.start", "status": status, "headers": [*base, *headers]})
     await send({"type": "http.response.body", "body": raw})

@@ -97,6 +97,9 @@ class Live:
             {
                 "time": time.time(),
                 "tokens_per_second": tokens / elapsed,
+                "passes": passes,
+                "drafted": drafted,
+                "accepted": accepted,
                 "acceptance_rate": accepted / drafted if drafted else None,
                 "alpha": accepted / passes if passes else None,
                 "break_even": needed,
@@ -153,6 +156,7 @@ class Live:
         model, prefixes = served.model, served.worker.prefixes
         return {
             "name": served.name,
+            "tokens": served.worker.tokens,
             "method": model.method,
             "dtype": model.dtype,
             "verify": model.verify,

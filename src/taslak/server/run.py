@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from taslak.errors import OptionError
+from taslak.server.address import bind, open_to_others, shown
 from taslak.server.app import Server
 from taslak.server.logs import write_log
 
@@ -24,11 +24,11 @@ DRAIN_SECONDS = 120
 
 def run(server: Server, host: str, port: int) -> None:
     """Serve until a signal. Raises OptionError for an address that can't be had."""
-    bound = _bind(host, port)
+    bound = bind(host, port)
+    bound.listen(2048)  # whoever reads the address may connect: he is answered when the loop runs
     address, port = bound.getsockname()[:2]
-    shown = f"[{address}]" if ":" in address else address
-    if server.settings.api_key is None and not _loopback(address):
-        log.warning("%s is open to everybody who reaches it; set an API key (--api-key)", shown)
+    if server.settings.api_key is None and open_to_others(address):
+        log.warning("%s is open to everybody who reaches it; set an API key (--api-key)", shown(address))
     config = uvicorn.Config(
         server.app,
         log_config=None,
@@ -40,7 +40,7 @@ def run(server: Server, host: str, port: int) -> None:
     runner = _Runner(config, server)
     write_log()
     names = ", ".join(each.name for each in server.catalogue)
-    print(f"taslak serves {names} on http://{shown}:{port}", file=sys.stderr, flush=True)
+    print(f"taslak serves {names} on http://{shown(address)}:{port}", file=sys.stderr, flush=True)
     runner.run(sockets=[bound])
 
 
@@ -88,19 +88,3 @@ class _Runner(uvicorn.Server):
                 )
             else:
                 log.info("the drafter of %s was loaded anew", served.name)
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        bound = socket.socket(family)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind((host, port))
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise OptionError(f"can't listen on {host}:{port}: {why}; choose another --host or --port") from None
-    return bound
-
-
-def _loopback(address: str) -> bool:
-    return address == "::1" or address.startswith("127.")

@@ -156,7 +156,7 @@ class Worker:
         return totals
 
     @property
-    def alive(self) -> bool:
+    def open(self) -> bool:
         """Whether it takes requests."""
         return self._fault is None and not self._closing
 
@@ -179,7 +179,7 @@ class Worker:
             done.set_result(None)
 
         with self._changed:
-            if not self.alive:
+            if not self.open:
                 raise Closed("the server is shutting down")
             self._changing.append(done)
             self._commands.append(swap)
@@ -194,6 +194,11 @@ class Worker:
             self._changed.notify()
         self._thread.join(timeout)
         return not self._thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine thread runs; it ends with `close`, or with a fault of its own."""
+        return self._thread.is_alive()
 
     @property
     def waiting(self) -> int:

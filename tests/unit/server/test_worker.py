@@ -323,7 +323,7 @@ def test_an_engine_that_fails_tells_everybody(
     for caller in (first, second):
         caller.wait(lambda c: c.error)
         assert isinstance(caller.error, Broken)
-    until(lambda: not worker.alive)
+    until(lambda: not worker.open)
     with pytest.raises(Broken):
         worker.submit(asked(model), Caller())
     assert "SystemError" in caplog.text
@@ -367,3 +367,10 @@ def test_streams_flow_while_a_long_prompt_is_taken_in(model: LanguageModel) -> N
     stream.done()
     assert max(rows) <= 128
     worker.close()
+
+
+def test_an_engine_that_has_ended_is_not_alive(model: LanguageModel) -> None:
+    worker = Worker(model)
+    assert worker.alive
+    worker.close()
+    assert not worker.alive
