@@ -393,11 +393,14 @@ def main() -> None:
             if given.only in (None, "latency"):
                 waits = latency(url, capacity)
                 raw["latency"] = waits | {"capacity": capacity}
-                alone = statistics.median(waits["alone"])
+                # like with like: a long prompt waits longer alone too
+                alone = percentile(waits["alone"], 0.95)
                 for name, most in (("four at once", 5), ("poisson", 3)):
                     times = percentile(waits[name], 0.95) / alone
                     requirements.append(
-                        requirement(f"first token, p95, {name} / alone", f"≤ {most}", times, times <= most)
+                        requirement(
+                            f"first token, p95, {name} / p95 alone", f"≤ {most}", times, times <= most
+                        )
                     )
                 rows += [
                     [f"first token, {name}", "", 1e3 * percentile(values, 0.95), ""]
