@@ -47,14 +47,15 @@ class Process:
 
 
 @contextmanager
-def serving(*args: str) -> Iterator[tuple[Process, str]]:
+def serving(*args: str, seconds: float = 90) -> Iterator[tuple[Process, str]]:
+    """`taslak serve ARGS` on a free port, and its address once it listens, which may take so long."""
     command = [sys.executable, "-m", "taslak", "serve", *args, "--port", "0", "--no-record", "--threads", "1"]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, env={**os.environ, "TASLAK_API_KEY": ""}
     )
     server = Process(process)
     try:
-        line = server.wait_for("taslak serves")
+        line = server.wait_for("taslak serves", seconds)
         address = re.search(r"http://\S+", line)
         assert address is not None
         yield server, address[0]
