@@ -184,6 +184,7 @@ def control_as(model: LanguageModel, before: LanguageModel) -> None:
             branch=model.branch,
             nodes=model.nodes,
             stop_below=policy.floor,
+            tasks=policy.tasks,
             keep=policy.keep,
         )
     else:

@@ -52,11 +52,7 @@ class Call:
 
     @property
     def counts(self) -> Counts:
-        counts = Counts()
-        for turns in self.said:
-            for turn in turns:
-                counts.add(turn.answer.counts)
-        return counts
+        return Counts.total(turn.answer.counts for turns in self.said for turn in turns)
 
     def ids(self, prompt: int) -> list[list[int]]:
         """[turns] token ids of one answer."""

@@ -67,10 +67,7 @@ def speedup(cases: Sequence[Case], *, after: bool = False) -> float:
 
 def counted(cases: Iterable[Case]) -> Counts:
     """All their passes together."""
-    counts = Counts()
-    for case in cases:
-        counts.add(case.counts)
-    return counts
+    return Counts.total(case.counts for case in cases)
 
 
 class Figures:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from taslak.errors import OptionError, PromptError
+from taslak.models.tokenizer import require_text
 
 SYSTEM, USER, ASSISTANT = "system", "user", "assistant"
 
@@ -50,11 +51,8 @@ class Conversation:
         system = [] if self.system is None else [Message(SYSTEM, self.system)]
         before = self.messages if before is None else before
         messages = [message.sent for message in (*system, *before, Message(USER, text))]
-        try:
-            for message in messages:
-                message["content"].encode()
-        except UnicodeEncodeError as error:  # bytes that were no UTF-8 arrive as lone surrogates
-            raise PromptError(f"a message is not valid UTF-8 text at character {error.start}") from error
+        for message in messages:
+            require_text(message["content"], "a message")
         return messages
 
     def answered(self, text: str, reply: str, *, cut: bool, before: list[Message] | None = None) -> None:

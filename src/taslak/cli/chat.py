@@ -25,6 +25,7 @@ from taslak.cli.options import (
     StopBelow,
     Threads,
     Tree,
+    Verify,
     use_threads,
 )
 from taslak.errors import OptionError
@@ -96,14 +97,7 @@ def chat(
     exit_layer: ExitLayer = None,
     stop_below: StopBelow = None,
     lookup: Lookup = None,
-    verify: Annotated[
-        str,
-        typer.Option(
-            help="coupled: the same text as without speculation. rejection: the same distribution.",
-            metavar="coupled|rejection",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = COUPLED,
+    verify: Verify = COUPLED,
     plain: Annotated[
         bool, typer.Option("--plain", help="Begin without speculation.", rich_help_panel=DRAFTING)
     ] = False,

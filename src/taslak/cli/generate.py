@@ -29,6 +29,7 @@ from taslak.cli.options import (
     StopBelow,
     Threads,
     Tree,
+    Verify,
     use_threads,
 )
 from taslak.errors import OptionError, PromptError, SamplingError
@@ -74,14 +75,7 @@ def generate(
     exit_layer: ExitLayer = None,
     stop_below: StopBelow = None,
     lookup: Lookup = None,
-    verify: Annotated[
-        str,
-        typer.Option(
-            help="coupled: the same text as without speculation. rejection: the same distribution.",
-            metavar="coupled|rejection",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = "coupled",
+    verify: Verify = "coupled",
     plain: Annotated[
         bool, typer.Option("--plain", help="Decode without speculation.", rich_help_panel=DRAFTING)
     ] = False,

@@ -167,6 +167,16 @@ Lookup = Annotated[
 ]
 
 
+Verify = Annotated[
+    str,
+    typer.Option(
+        help="coupled: the same text as without speculation. rejection: the same distribution.",
+        metavar="coupled|rejection",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+
 def check_price(per_hour: float | None) -> None:
     """Raise OptionError for what is no price."""
     if per_hour is not None and not 0.0 <= per_hour < float("inf"):

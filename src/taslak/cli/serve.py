@@ -19,6 +19,7 @@ from taslak.cli.options import (
     Gamma,
     Method,
     Threads,
+    Verify,
     check_price,
     use_threads,
 )
@@ -87,14 +88,7 @@ def serve(
         ),
     ] = None,
     gamma: Gamma = None,
-    verify: Annotated[
-        str,
-        typer.Option(
-            help="coupled: the same text as without speculation. rejection: the same distribution.",
-            metavar="coupled|rejection",
-            rich_help_panel=DRAFTING,
-        ),
-    ] = "coupled",
+    verify: Verify = "coupled",
     max_running: Annotated[
         int, typer.Option(metavar="N", help="Answers that share a pass.", rich_help_panel=LIMITS)
     ] = 64,

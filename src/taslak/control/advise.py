@@ -171,9 +171,7 @@ def _candidate(
     plain: _Way,
     requests: Sequence[Request],
 ) -> Candidate:
-    counts = Counts()
-    for each in way.by.values():
-        counts.add(each)
+    counts = Counts.total(way.by.values())
     low, high = _interval(way, plain)
     mode = mode_of(requests[0].sampling, requests[0].verify)
     return Candidate(

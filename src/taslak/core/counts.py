@@ -14,7 +14,7 @@ Nodes after a stop are censored: neither accepted nor rejected, in no count at a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from taslak.core.draft import ROOT, Draft
@@ -54,6 +54,14 @@ class Counts:
             if node is not None:
                 self.accepted_at[depth] += 1
                 at = node
+
+    @classmethod
+    def total(cls, every: Iterable[Counts]) -> Counts:
+        """All added up, in a new object."""
+        counts = cls()
+        for each in every:
+            counts.add(each)
+        return counts
 
     def add(self, other: Counts) -> None:
         """Add another request's counts."""

@@ -25,6 +25,7 @@ from taslak.errors import OptionError, PromptError
 from taslak.models.prefix import PrefixCache
 from taslak.models.pretrained import Pretrained
 from taslak.models.target import chain_rows
+from taslak.models.tokenizer import require_text
 
 Message = Mapping[str, str]
 Prompt = str | Seq[Message] | Seq[int]
@@ -218,10 +219,7 @@ class LanguageModel:
         if isinstance(prompt, str):
             if not prompt.strip():
                 raise PromptError("the prompt is empty; expected some text")
-            try:
-                prompt.encode()
-            except UnicodeEncodeError as error:  # bytes that were no UTF-8 arrive as lone surrogates
-                raise PromptError(f"the prompt is not valid UTF-8 text at character {error.start}") from error
+            require_text(prompt, "the prompt")
             if raw or not self.tokenizer.has_chat_template:
                 return self.tokenizer.encode(prompt)
             messages = [{"role": "user", "content": prompt}]

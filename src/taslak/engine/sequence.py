@@ -280,10 +280,7 @@ class Sequence:
     @property
     def counts(self) -> Counts:
         """Of the whole answer."""
-        counts = Counts()
-        for tally in self.tallies.values():
-            counts.add(tally.counts)
-        return counts
+        return Counts.total(tally.counts for tally in list(self.tallies.values()))
 
     @property
     def pending(self) -> int:

@@ -83,10 +83,7 @@ class Tokenizer:
 
         Special tokens spelled out in the text become their ids. Raises PromptError for what is no text.
         """
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:  # bytes that were no UTF-8 arrive as lone surrogates
-            raise PromptError(f"the text is not valid UTF-8 at character {error.start}") from error
+        require_text(text, "the prompt")
         return list(self._files.fast.encode(text, add_special_tokens=add_special).ids)
 
     def decode(self, ids: Sequence[int], skip_special: bool = True) -> str:
@@ -208,6 +205,14 @@ class Tokenizer:
                 f"{_spelled(difference.mine)} in {self.name} and {_spelled(difference.theirs)} in "
                 f"{draft.name}. A draft model needs the target's tokenizer: choose one of the same family"
             )
+
+
+def require_text(text: str, what: str) -> None:
+    """Raise PromptError, naming `what`, for a string that is no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:  # bytes that were no UTF-8 arrive as lone surrogates
+        raise PromptError(f"{what} is not valid UTF-8 text at character {error.start}") from error
 
 
 def _spelled(token: str | None) -> str:

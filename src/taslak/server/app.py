@@ -27,7 +27,7 @@ from taslak.errors import ContextFull, ModelNotFound, OptionError, PromptError, 
 from taslak.loading import load
 from taslak.server.catalogue import Catalogue, Served
 from taslak.server.collect import Collector
-from taslak.server.endpoint import STATUS, describe, respond
+from taslak.server.endpoint import STATUS, describe, respond, told_as
 from taslak.server.form import ChatForm, CompletionForm, Form
 from taslak.server.guard import BodyGuard, HostGuard, KeyGuard, PageHeaders, error_body
 from taslak.server.infill import infill
@@ -104,8 +104,8 @@ class Server:
 
         def again(draft: str | None, method: str | None) -> LanguageModel:
             # to measure costs beside the running passes would spoil both
-            options["control"] = False
-            return load(model, draft=draft, method=method, target=first.pretrained, **options)
+            again = {**options, "control": False}
+            return load(model, draft=draft, method=method, target=first.pretrained, **again)
 
         self.catalogue.add(name, first, again, (draft, method))
 
@@ -365,7 +365,7 @@ class Server:
 
         @app.exception_handler(TaslakError)
         async def failed(http: Request, error: TaslakError) -> Response:
-            status, kind, code = STATUS.get(type(error), (500, "server_error", None))
+            status, kind, code = told_as(error)
             if isinstance(error, Busy | Closed | Broken):  # of all others the call itself has told
                 self._refused(http, status, str(error))
             headers = {"retry-after": str(error.retry_after)} if isinstance(error, Busy) else {}

@@ -109,7 +109,7 @@ class _Call:
             await coming
             return JSONResponse(self._form.whole(self._ordered))
         except BaseException as error:
-            status = status_of(error)
+            status, _, _ = told_as(error)
             raise
         finally:
             for task in (going, coming):
@@ -133,7 +133,7 @@ class _Call:
             yield b"data: [DONE]\n\n"
             status = 200
         except TaslakError as error:
-            status, kind, code = STATUS.get(type(error), (500, "server_error", None))
+            status, kind, code = told_as(error)
             yield _event(error_body(str(error), kind, code))
         finally:
             self.over(status)
@@ -168,9 +168,11 @@ class _Call:
         self._done(status, self._ordered)
 
 
-def status_of(error: BaseException) -> int:
-    """The HTTP status an error becomes."""
-    return next((known[0] for kind, known in STATUS.items() if isinstance(error, kind)), 500)
+def told_as(error: BaseException) -> tuple[int, str, str | None]:
+    """The HTTP status, type and code an error becomes."""
+    return next(
+        (told for kind, told in STATUS.items() if isinstance(error, kind)), (500, "server_error", None)
+    )
 
 
 def describe(job_started: float, answers: Sequence[Answer]) -> dict[str, Any]:

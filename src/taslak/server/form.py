@@ -121,9 +121,7 @@ class _Form:
 
     def _speculation(self, answers: Sequence[Answer]) -> Json:
         """What speculating came to. A list of answers is added up, the seed is the first one's."""
-        counts = Counts()
-        for answer in answers:
-            counts.add(answer.counts)
+        counts = Counts.total(answer.counts for answer in answers)
         request, first = self._requests[0], answers[0]
         worked = [name for answer in answers for name, tally in answer.by.items() if tally.counts.drafted]
         speedups = [answer.speedup for answer in answers if answer.speedup is not None]

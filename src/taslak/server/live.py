@@ -10,6 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from taslak.control.monitor import BELOW, Event
+from taslak.control.summary import price
 from taslak.core.counts import Counts
 from taslak.engine.sequence import PLAIN
 from taslak.server.catalogue import Catalogue, Served
@@ -78,14 +79,14 @@ class Live:
             before = self._seen.setdefault(served.name, _Seen())
             totals = served.worker.totals
             self._totals.setdefault(served.name, deque([{}], RECENT)).append(totals)
-            counts = _sum(totals)
+            counts = Counts.total(totals.values())
             done = _Seen(served.worker.tokens, counts.passes, counts.drafted, counts.accepted)
             if done.passes > before.passes:
                 done.speculating = done.drafted > before.drafted
             else:
                 done.speculating = before.speculating
             if done.drafted > before.drafted:
-                needed = _break_even(served)
+                needed = _break_even(served, totals)
             tokens += done.tokens - before.tokens
             passes += done.passes - before.passes
             drafted += done.drafted - before.drafted
@@ -128,7 +129,7 @@ class Live:
     def shown(self) -> dict[str, Any]:
         """All of it, for JSON."""
         settings = self._catalogue.settings
-        totals = [_sum(served.worker.totals) for served in self._catalogue]
+        counts = {served.name: Counts.total(served.worker.totals.values()) for served in self._catalogue}
         return {
             "version": version("taslak"),
             "time": time.time(),
@@ -138,7 +139,7 @@ class Live:
             "running": [row for served in self._catalogue for row in _running(served)],
             "waiting": sum(served.worker.waiting for served in self._catalogue),
             "history": list(self._history),
-            "depths": {served.name: _depths(_sum(served.worker.totals)) for served in self._catalogue},
+            "depths": {name: _depths(each) for name, each in counts.items()},
             "events": [{k: v for k, v in e.items() if k != "same"} for e in list(self._events)],
             "totals": {
                 "requests": self.requests,
@@ -146,9 +147,9 @@ class Live:
                 "tokens": sum(served.worker.tokens for served in self._catalogue),
                 "prompt_tokens": self.prompt_tokens,
                 "cached_prompt_tokens": self.cached_tokens,
-                "passes": sum(counts.passes for counts in totals),
-                "drafted": sum(counts.drafted for counts in totals),
-                "accepted": sum(counts.accepted for counts in totals),
+                "passes": sum(each.passes for each in counts.values()),
+                "drafted": sum(each.drafted for each in counts.values()),
+                "accepted": sum(each.accepted for each in counts.values()),
             },
         }
 
@@ -177,13 +178,13 @@ def cost_per_million(served: Served, price_per_hour: float | None) -> float | No
     worker = served.worker
     if price_per_hour is None or not worker.tokens:
         return None
-    return price_per_hour / 3600.0 * worker.busy / worker.tokens * 1e6
+    return price(worker.tokens / worker.busy, price_per_hour)
 
 
-def _break_even(served: Served) -> float | None:
+def _break_even(served: Served, totals: Mapping[str, Counts]) -> float | None:
     """Of the drafter that drafted most."""
-    totals = {name: counts for name, counts in served.worker.totals.items() if name != PLAIN}
-    most = max(totals, key=lambda name: totals[name].drafted, default=None)
+    drafters = (name for name in totals if name != PLAIN)
+    most = max(drafters, key=lambda name: totals[name].drafted, default=None)
     return None if most is None else served.break_even(most)
 
 
@@ -213,10 +214,3 @@ def _depths(counts: Counts) -> list[dict[str, int]]:
             zip(list(counts.offered_at), list(counts.accepted_at), strict=False), start=1
         )
     ]
-
-
-def _sum(totals: Mapping[str, Counts]) -> Counts:
-    counts = Counts()
-    for each in totals.values():
-        counts.add(each)
-    return counts

@@ -144,7 +144,8 @@ class Worker:
     @property
     def totals(self) -> dict[str, Counts]:
         """What all passes so far came to, by drafter, also of models that were replaced."""
-        return self._added(list(self._models.values()), self._past)
+        with self._changed:
+            return self._added(list(self._models.values()), self._past)
 
     @staticmethod
     def _added(models: Sequence[LanguageModel], past: Mapping[str, Counts]) -> dict[str, Counts]:
@@ -273,8 +274,9 @@ class Worker:
     def _step(self, scheduler: Scheduler) -> None:
         if not scheduler.running and not scheduler.waiting:
             if self._models[scheduler] is not self.model:  # only its counts are kept
-                past = self._added([self._models[scheduler]], self._past)
-                self._past, _ = past, self._models.pop(scheduler)
+                with self._changed:  # whoever asks for totals meanwhile sees neither both nor none
+                    self._past = self._added([self._models[scheduler]], self._past)
+                    del self._models[scheduler]
             return
         started = monotonic()
         events = scheduler.step()
@@ -305,9 +307,7 @@ class Worker:
                 number = scheduler.add(request)
                 job.numbers[number] = index
                 self._jobs[scheduler, number] = job
-        except (
-            Exception
-        ) as error:  # was checked before: only a drafter that was replaced since can be missing
+        except Exception as error:  # it was checked: only a drafter that was replaced since can be missing
             self._end(job, error if isinstance(error, TaslakError) else TaslakError(str(error)))
 
     def _end(self, job: Job, error: TaslakError | None = None) -> None:
