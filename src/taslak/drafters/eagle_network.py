@@ -48,7 +48,7 @@ class EagleNetwork:
         if isinstance(config, Eagle3Config):
             self._fc = fc
             self.features = tuple(map(layer_feature, _captures(config, head, target)))
-            unembedding = kernels.pack(_cut(tensors["lm_head.weight"], target, self.ids))
+            unembedding = kernels.pack_unembedding(_cut(tensors["lm_head.weight"], target, self.ids))
             ends = Ends(embedding, norm=norm, head=unembedding)
             self._beside_norm = vectors["layer.input_norm.weight"]
             self._hidden_norm = vectors["layer.hidden_norm.weight"]
@@ -56,7 +56,11 @@ class EagleNetwork:
             self._handed = 0  # the layer's output
         else:
             self.features = (FINAL_NORM,)
-            unembedding = target.ends.head if self.ids is None else kernels.pack(target.unembedding(self.ids))
+            unembedding = (
+                target.ends.head
+                if self.ids is None
+                else kernels.pack_unembedding(target.unembedding(self.ids))
+            )
             ends = Ends(embedding, fc, vectors.get("fc.bias"), norm, unembedding)
             self._handed = 0 if norm is None else 1  # the last norm's, where there is one
 

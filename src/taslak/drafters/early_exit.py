@@ -120,7 +120,7 @@ class EarlyExit:
         self._norm = None if exit_.norm is None else kernels.vector(exit_.norm)
         self._down, self._up = (None if w is None else kernels.pack(w) for w in (exit_.down, exit_.up))
         ids = None if exit_.ids is None else exit_.ids.to(target.device)
-        self._head = None if ids is None else kernels.pack(target.unembedding(ids))
+        self._head = None if ids is None else kernels.pack_unembedding(target.unembedding(ids))
         self._chooser = Chooser(target.vocab_size, ids)
         self.watch = _watch(exit_, target.layers)
 

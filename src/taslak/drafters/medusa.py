@@ -58,12 +58,15 @@ class MedusaHeads:
         rows = slice(None) if self.ids is not None else slice(target.vocab_size)  # without padding
         if head.config.unembedding == "own":
             self._unembed = [
-                kernels.pack(tensors[f"heads.{i}.unembed.weight"][rows]) for i in range(self.count)
+                kernels.pack_unembedding(tensors[f"heads.{i}.unembed.weight"][rows])
+                for i in range(self.count)
             ]
         elif head.config.unembedding == "shared":
-            self._unembed = [kernels.pack(tensors["unembed.weight"][rows])]
+            self._unembed = [kernels.pack_unembedding(tensors["unembed.weight"][rows])]
         else:
-            self._unembed = [] if self.ids is None else [kernels.pack(target.unembedding(self.ids))]
+            self._unembed = (
+                [] if self.ids is None else [kernels.pack_unembedding(target.unembedding(self.ids))]
+            )
 
     def logits(self, features: Tensor, depth: int) -> Tensor:
         """What the first `depth` heads say. features: [R, H] -> Float32[depth, R, Vd]."""

@@ -36,6 +36,10 @@ class Kernels(Protocol):
         """A floating matrix [N, K], ready for `linear`."""
         ...
 
+    def pack_unembedding(self, weight: Tensor) -> Matrix:
+        """The same for a matrix whose results are only ranked."""
+        ...
+
     def linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         """x: [R, K] -> [R, N]."""
         ...
@@ -60,7 +64,7 @@ class TorchKernels:
     def vector(self, weight: Tensor) -> Tensor:
         return weight.to(self.device, self.dtype).contiguous()
 
-    pack = vector
+    pack = pack_unembedding = vector
 
     def linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         return self._ops.linear(x, weight, bias)
@@ -88,6 +92,12 @@ class NativeKernels:
         if self.kind == "int8" and weight.shape[1] % GROUP == 0:
             return Packed.int8(weight.cpu())
         return Packed.bfloat16(weight.cpu())
+
+    def pack_unembedding(self, weight: Tensor) -> Matrix:
+        # half of what a head reads in a step; at 4 bits the order of the likeliest hardly changes
+        if self.kind == "int8" and weight.shape[1] % GROUP == 0:
+            return Packed.int4_rounded(weight.cpu())
+        return self.pack(weight)
 
     def linear(self, x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         return linear(x, weight, bias)

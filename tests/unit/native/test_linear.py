@@ -196,6 +196,29 @@ def test_own_int8_is_close_and_its_largest_weights_fit() -> None:
     assert bool((error <= step * 0.502 + 2.0**-25).all())
 
 
+def test_int4_is_off_by_less_than_the_whole_range_would_be() -> None:
+    g = torch.Generator().manual_seed(7)
+    weight = torch.randn(20, 320, generator=g) * torch.logspace(-4, 1, 20)[:, None]
+    groups = weight.unflatten(1, (-1, GROUP))
+    step = (groups.amax(-1, keepdim=True) - groups.amin(-1, keepdim=True)) / 15
+    low = groups.amin(-1, keepdim=True)
+    plain = (((groups - low) / step).round() * step + low - groups).square().sum()
+    off = (Packed.int4_rounded(weight).dequantised() - weight).square().sum()
+    assert 0.5 * plain < off < 0.97 * plain
+
+
+@given(
+    st.lists(st.floats(-100, 100, width=16), min_size=1, max_size=2),
+    st.lists(st.booleans(), min_size=32, max_size=32),
+)
+def test_int4_keeps_two_values_of_a_group(values: list[float], which: list[bool]) -> None:
+    weight = torch.tensor([[values[at] if len(values) > 1 else values[0] for at in map(int, which)]])
+    packed = Packed.int4_rounded(weight).dequantised()
+    assert packed.isfinite().all()
+    # scale and minimum are float16
+    assert torch.allclose(packed, weight, atol=2e-3 * float(weight.abs().max()) + 1e-6)
+
+
 def test_int4_keeps_ggufs_numbers_exactly() -> None:
     g = torch.Generator().manual_seed(8)
     n, k = 20, 512
