@@ -135,6 +135,14 @@ def train(
             rich_help_panel=HEAD,
         ),
     ] = None,
+    inner_size: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="eagle, eagle3: width of its layer's MLP. Default: the model's.",
+            rich_help_panel=HEAD,
+        ),
+    ] = None,
     captures: Annotated[
         str | None,
         typer.Option(
@@ -224,6 +232,7 @@ def train(
             "unembedding": unembedding,
             "ttt": ttt,
             "feature_weight": feature_weight,
+            "inner_size": inner_size,
             "captures": _numbers("captures", captures),
             "exit_layer": exit_layer,
             "rank": rank,

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -33,16 +34,20 @@ AHEAD = 2
 
 
 class Rounds(Kind):
-    """A head fed with its own output. ttt: rounds, the drafted depths it is trained for."""
+    """A head fed with its own output. ttt: rounds, the drafted depths it is trained for; inner_size: of its
+    layer's MLP, None = the target's."""
 
     feature_weight = 0.0
     layer: Layer
 
-    def __init__(self, teacher: Teacher, ttt: int) -> None:
+    def __init__(self, teacher: Teacher, ttt: int, inner_size: int | None = None) -> None:
         super().__init__(teacher)
         if not 1 <= ttt <= 8:
             raise OptionError(f"ttt is {ttt}; expected 1 to 8")
+        if inner_size is not None and inner_size < 1:
+            raise OptionError(f"inner_size is {inner_size}; expected 1 or more")
         self.rounds = ttt
+        self.shape = teacher.layer if inner_size is None else replace(teacher.layer, inner_size=inner_size)
 
     @abstractmethod
     def start(self, batch: Batch) -> Tensor:
@@ -94,13 +99,15 @@ class Rounds(Kind):
 class Eagle(Rounds):
     """EAGLE-1 / EAGLE-2. feature_weight: what the distance to the target's next hidden state counts."""
 
-    def __init__(self, teacher: Teacher, ttt: int = 3, feature_weight: float = 0.1) -> None:
-        super().__init__(teacher, ttt)
+    def __init__(
+        self, teacher: Teacher, ttt: int = 3, feature_weight: float = 0.1, inner_size: int | None = None
+    ) -> None:
+        super().__init__(teacher, ttt, inner_size)
         self.feature_weight = feature_weight
-        self.config = EagleConfig(teacher.layer)
+        self.config = EagleConfig(self.shape)
         size = teacher.config.hidden_size
         self.fc = nn.Linear(2 * size, size)
-        self.layer = Layer(teacher.layer, size)
+        self.layer = Layer(self.shape, size)
         # at first the hidden state goes through as it is; the target's last layer as a start is far worse,
         # since what it reads is normed and scaled otherwise
         start_as_nothing(self.layer)
@@ -136,17 +143,23 @@ class Eagle3Layer(Layer):
 class Eagle3(Rounds):
     """EAGLE-3. captures: the three layers (numbered from 0, low to high) whose outputs it reads."""
 
-    def __init__(self, teacher: Teacher, ttt: int = 3, captures: Sequence[int] | None = None) -> None:
-        super().__init__(teacher, ttt)
+    def __init__(
+        self,
+        teacher: Teacher,
+        ttt: int = 3,
+        captures: Sequence[int] | None = None,
+        inner_size: int | None = None,
+    ) -> None:
+        super().__init__(teacher, ttt, inner_size)
         c = teacher.config
         # the output of layer i is what others call hidden_states[i + 1]; theirs are [2], [n // 2] and [n - 3]
         self.captures = tuple(captures or (1, c.layers // 2 - 1, c.layers - 4))
-        self.config = Eagle3Config(teacher.layer, self.captures)
+        self.config = Eagle3Config(self.shape, self.captures)
         check_config(self.config, teacher)
         self.features = (FINAL_NORM, *map(layer_feature, self.captures))
         size = c.hidden_size
         self.fc = nn.Linear(3 * size, size, bias=False)
-        self.layer = Eagle3Layer(teacher.layer, size)
+        self.layer = Eagle3Layer(self.shape, size)
         start_as_nothing(self.layer)
         self.norm = Norm(size, c.norm_eps)
         self.lm_head = nn.Linear(size, teacher.draft_vocab_size, bias=False)

@@ -40,8 +40,9 @@ class TrainingOptions:
     draft_vocab:   tokens the head can say, the most frequent ones; None = 8192, 0 = all
     evaluate:      held-out prompts decoded at the end, 0 = none
     gamma:         drafted depth there
-    settings:      of the kind: medusa heads, blocks, unembedding; eagle ttt, feature_weight; eagle3 ttt,
-                   captures; early-exit exit_layer, rank; draft-model layers
+    settings:      of the kind: medusa heads, blocks, unembedding; eagle ttt, feature_weight,
+                   inner_size; eagle3 ttt, captures, inner_size; early-exit exit_layer, rank; draft-model
+                   layers
     """
 
     kind: str
@@ -144,8 +145,8 @@ class Trainable:
 
 KINDS: dict[str, Trainable] = {
     "medusa": Trainable(Medusa, ("heads", "blocks", "unembedding")),
-    "eagle": Trainable(Eagle, ("ttt", "feature_weight")),
-    "eagle3": Trainable(Eagle3, ("ttt", "captures")),
+    "eagle": Trainable(Eagle, ("ttt", "feature_weight", "inner_size")),
+    "eagle3": Trainable(Eagle3, ("ttt", "captures", "inner_size")),
     "early-exit": Trainable(EarlyExit, ("exit_layer", "rank")),
     "draft-model": Trainable(DraftModel, ("layers",), draft_vocab=False),
 }

@@ -48,7 +48,9 @@ def build(kind: str, folder: Path, ids: torch.Tensor | None, **options: Any) -> 
 
 
 @pytest.mark.parametrize("ids", [None, IDS], ids=["all", "some"])
-@pytest.mark.parametrize(("kind", "options"), [("eagle", {}), ("eagle3", {"captures": (0, 1, 2)})])
+@pytest.mark.parametrize(
+    ("kind", "options"), [("eagle", {}), ("eagle", {"inner_size": 96}), ("eagle3", {"captures": (0, 1, 2)})]
+)
 def test_eagle(kind: str, options: Any, ids: Any, model: Any, batch: Batch, tmp_path: Path) -> None:
     """Round 1 over all rows at once; rounds 2 and 3 as a chain of two drafted tokens, from every place."""
     head: Rounds = build(kind, target_folder(tmp_path / "m"), ids, ttt=3, **options)

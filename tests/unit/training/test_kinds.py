@@ -146,6 +146,7 @@ def test_medusa_heads_start_as_the_targets_own_choice(folder: Path, tmp_path: Pa
         (lambda t: Medusa(t, blocks=0, unembedding="target"), "would all say the same"),
         (lambda t: Eagle(t, 0), "ttt is 0"),
         (lambda t: Eagle(t, 9), "ttt is 9"),
+        (lambda t: Eagle(t, inner_size=0), "inner_size is 0"),
         (lambda t: Eagle3(t, captures=(0, 1)), r"captures is \[0, 1\]"),
         (lambda t: Eagle3(t, captures=(2, 1, 0)), r"captures is \[2, 1, 0\]"),
         (lambda t: Eagle3(t, captures=(0, 1, 3)), "from 0 to 2"),
