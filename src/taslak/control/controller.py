@@ -30,10 +30,11 @@ from taslak.engine.turn import Load, Plan, Step, Turn
 
 GAMMA = 8
 """Deepest draft of a drafter that computes."""
-SAMPLED = 4
-"""Of steps in which nobody drafts, every so many-th is looked at."""
+LOOKS, SAMPLED = 8, 4
+"""Of a request that decodes alone the time of its first so many steps is looked at, then of every so
+many-th: a step is like the next, and looking takes time as well."""
 RECENT = 0.06
-"""Weight of the last step in a request's own tokens a second."""
+"""Weight of a step in a request's own tokens a second."""
 
 
 class Controller:
@@ -85,8 +86,8 @@ class Controller:
         """See Policy."""
         if len(sequences) == 1:
             own = self.own(sequences[0])
-            if own.quiet > 0:
-                return [own.rest()]
+            if own.stands > 0 and not load.prompt:
+                return [own.again()]
         return Decision(self, sequences, drafters, load).plans()
 
     def own(self, sequence: Sequence) -> Own:
@@ -112,12 +113,13 @@ class Controller:
         if not turns:
             return
         load, weight = step.load, 1
-        if len(turns) == 1 and not step.drafting and not load.prompt:
+        if len(turns) == 1 and not load.prompt:
             own = self.own(turns[0].sequence)
             own.unseen += 1
-            if own.unseen < SAMPLED:  # one plain step is like the next
+            weight = 1 if own.looks < LOOKS else SAMPLED
+            if own.unseen < weight:
                 return
-            weight, own.unseen = SAMPLED, 0
+            own.looks, own.unseen = own.looks + 1, 0
         costs, count = self.costs, len(step.decided)
         modes = [mode_of_sequence(turn.sequence) for turn in step.decided]
         drafted = [turn.by if turn.draft else None for turn in step.decided]
@@ -164,7 +166,8 @@ class Controller:
             if turn.draft and name == turn.by:
                 accepted = len(turn.path)
                 self.estimate(own, name).record(turn.draft, budget.depth, accepted, not turn.bonus)
-                own.quiet = 0
+                if not accepted or name not in own.plan:
+                    own.stands = 0
                 if accepted:
                     own.idle.pop(name, None)
                 if name in own.asleep:

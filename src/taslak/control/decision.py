@@ -42,6 +42,8 @@ RECKONED = 16
 """Steps from one reckoning of a drafter that is off to the next, if nothing is learnt of it."""
 RARELY = 4
 """A look-up that nothing comes of is asked every so many steps at least."""
+STANDS = 4
+"""Steps that a plan to draft stands for, while drafts come out right: deciding costs time too."""
 HIGHEST = 0.95
 """Thresholds of confidence stay under this."""
 LEAST_KEPT = 0.1
@@ -72,8 +74,10 @@ class Own:
     idle:      drafts in a row that a look-up was asked for and nothing came of
     used:      drafters that have drafted
     news:      drafters that are off and of which something was learnt
-    quiet:     steps in which nothing is decided, since nothing can have changed
-    unseen:    plain steps since one was looked at
+    plan:      what the last decision stands for in the steps after it
+    stands:    how many these are
+    looks:     steps whose time was looked at
+    unseen:    steps since then
     """
 
     temperature: float = 0.0
@@ -86,17 +90,19 @@ class Own:
     idle: dict[str, int] = field(default_factory=dict)
     used: set[str] = field(default_factory=set)
     news: set[str] = field(default_factory=set)
-    quiet: int = 0
+    plan: Plan = field(default_factory=dict)
+    stands: int = 0
+    looks: int = 0
     unseen: int = 0
 
-    def rest(self) -> Plan:
-        """The next of the steps that the last plan stands for: look-ups are not asked in them."""
-        self.quiet -= 1
+    def again(self) -> Plan:
+        """For the next of the steps that the last decision stands for."""
+        self.stands -= 1
         for name in self.asleep:
             self.asleep[name] += 1
         for name in self.idle:
             self.idle[name] += 1
-        return {}
+        return self.plan
 
     def tried(self, name: str, right: bool) -> None:
         """A drafter that is off was tried: the next time comes sooner, or later (`Decision._due`)."""
@@ -176,7 +182,10 @@ class Decision:
             worth = 0.0 if drafting is None else max(drafting.value, 0.0)
             looking = {name: self._look_up(i, name, worth) for name in lookups if self._looks(i, name)}
             found.append({**first, **looking, **rest})
-            self._rest_for_now(i, found[-1], drafting is None, lookups)
+            if drafting is None:
+                self._rest_for_now(i, found[-1], lookups)
+            else:
+                self._stay(i, found[-1], lookups)
         return found
 
     def _looks(self, i: int, name: str) -> bool:
@@ -185,15 +194,27 @@ class Decision:
         own.idle[name] = own.idle.get(name, 0) + 1
         return asked(own.idle[name])
 
-    def _rest_for_now(self, i: int, plan: Plan, off: bool, lookups: Seq[str]) -> None:
+    def _stay(self, i: int, plan: Plan, lookups: Seq[str]) -> None:
+        """Go on drafting like this, without what is asked now and then, as far as the end is out of reach."""
+        own, deepest = self.owns[i], self.controller.deepest
+        out_of_reach = self.sequences[i].left > STANDS * (deepest + 1) + deepest
+        own.stands = STANDS - 1 if out_of_reach else 0
+        own.plan = {}
+        for name, budget in plan.items():
+            probed = name in own.asleep and budget is not NOTHING
+            rarely = name in lookups and not always_asked(own.idle[name])
+            if not probed and not rarely:
+                own.plan[name] = budget
+
+    def _rest_for_now(self, i: int, plan: Plan, lookups: Seq[str]) -> None:
         """Where all that computes is off and hears of nothing, there is nothing to learn or decide before the
         next look-up, or before somebody hears again."""
         own = self.owns[i]
-        own.quiet = 0
-        if off and not own.shadows and all(name in lookups for name in plan):
+        own.stands, own.plan = 0, {}
+        if not own.shadows and all(name in lookups for name in plan):
             steps = min([RARELY, *(own.pause[name] - own.asleep[name] - HEARD for name in own.asleep)])
-            while own.quiet < steps - 1 and not any(asked(own.idle[n] + own.quiet + 1) for n in lookups):
-                own.quiet += 1
+            while own.stands < steps - 1 and not any(asked(own.idle[n] + own.stands + 1) for n in lookups):
+                own.stands += 1
 
     def _offer(self, i: int, mains: Seq[str]) -> Offer | None:
         """The best of the drafters that compute, for sequence i."""
@@ -338,4 +359,9 @@ def mode_of_sequence(sequence: Sequence) -> str:
 
 def asked(idle: int) -> bool:
     """Whether a look-up is asked that nothing came of for so many steps: it costs little, and less then."""
-    return idle % min(1 + idle // 8, RARELY) == 0
+    return always_asked(idle) or idle % min(1 + idle // 8, RARELY) == 0
+
+
+def always_asked(idle: int) -> bool:
+    """Whether it is asked in every step as yet."""
+    return idle < 8

@@ -320,8 +320,8 @@ def test_the_speed_up_is_estimated_from_what_steps_cost() -> None:
     steady = Known(PassCost([1, 2], [1e9, 1e9]), rest={"greedy": RestCost(0.0, 0.0)})
     off = decode(MODEL, {"draft-model": nothing()}, [asked], policy=Controller(steady))[0]
     took = off.by["draft-model"].took if "draft-model" in off.by else off.by["plain"].took
-    # the first pass takes in the prompt and is left out
-    assert off.speedup == pytest.approx((LONG - 1) * 1e9 / took, rel=0.01)
+    # the first pass takes in the prompt and is left out, and the last steps may not be looked at
+    assert off.speedup == pytest.approx((LONG - 1) * 1e9 / took, rel=0.02)
     off = decode(
         MODEL,
         {"draft-model": oracle(truth())},
