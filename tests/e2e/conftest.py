@@ -27,15 +27,6 @@ class Result:
 Taslak = Callable[..., Result]
 
 
-@pytest.fixture(autouse=True)
-def home(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What a tiny model is packed into does not land in the user's cache; real models come from there."""
-    if request.node.get_closest_marker("integration") is None:
-        monkeypatch.setenv("TASLAK_HOME", str(tmp_path_factory.getbasetemp() / "home"))
-
-
 @pytest.fixture
 def taslak(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Taslak:
     """Runs the command line: taslak("generate", "Hi", stdin="")."""
