@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taslak.models.config import RopeConfig
 from taslak.models.rope import Rope
+from taslak.models.rope_config import RopeConfig
 from taslak.native import set_threads, threads
 from taslak.native.build import extension
 from tests.unit.native.paths import PATHS, on_path
