@@ -21,7 +21,7 @@ class RopeConfig:
 
     kind "default"; "linear" divides every frequency by `factor`; "llama3" divides the low ones, blends the
     middle ones (Llama 3.1); "yarn" does so by how often a frequency turns within the original context
-    (Peng et al. 2023), between `beta_fast` and `beta_slow` times; "divided" divides each by one of `divisors`.
+    (Peng et al. 2023), between `beta_fast` and `beta_slow` times; "divided" divides each by its own divisor.
 
     share:             of a head's dimensions, from its start
     attention_factor:  what cosines and sines are multiplied with

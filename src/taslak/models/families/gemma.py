@@ -119,7 +119,7 @@ GEMMA = Family(
 GEMMA2 = Family(
     model_type="gemma2",
     models="Gemma 2",
-    about="as Gemma 1; norms behind attention and MLP too, every other layer slides, soft caps on both logits",
+    about="as Gemma 1; norms behind attention and MLP too, every other layer slides, soft caps",
     read=_gemma2,
     defaults={
         **_DEFAULTS,
@@ -137,7 +137,7 @@ GEMMA2 = Family(
 GEMMA3 = Family(
     model_type="gemma3_text",
     models="Gemma 3 (text: 270M, 1B)",
-    about="as Gemma 2 without caps; q and k normed, five of six layers slide, with a rotary base of their own",
+    about="as Gemma 2 without caps; q and k normed, five of six layers slide, with a rope of their own",
     read=_gemma3,
     defaults={
         **_DEFAULTS,

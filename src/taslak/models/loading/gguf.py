@@ -140,7 +140,7 @@ class GGUFModel:
         return DecoderConfig.from_hf(self.config())
 
     def tensors(self) -> Iterator[SourceTensor]:
-        """Every weight under its Hugging Face name, in the file's order; stacked matrices one after the other.
+        """Every weight under its Hugging Face name, in the file's order; stacked matrices stay stacked.
 
         Raises CheckpointError for a missing or unknown tensor, or one in an unsupported quantisation.
         """
