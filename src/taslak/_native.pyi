@@ -80,15 +80,17 @@ class Ends:
         logit_cap: float,
     ) -> None: ...  # norm: (weight, bias)
 
+_Layer = tuple[Sequence[tuple[int, int]], Sequence[PackedMatrix], Sequence[int], int, int]
+"""(weight, bias) of the norms: input, post, q, k, behind attention, behind MLP; [q, k, v, o, gate, up, down],
+without the gate where there is none; their biases; window; rotation."""
+
 class Layers:
     def __init__(
         self,
         shape: Shape,
-        layers: Sequence[tuple[Sequence[tuple[int, int]], Sequence[PackedMatrix], Sequence[int], int, int]],
+        layers: Sequence[_Layer],
         ends: Ends,
     ) -> None: ...
-    # layers: (norms: input, post, q, k, behind attention, behind MLP; [q, k, v, o, gate, up, down], their biases,
-    # both without the gate where there is none; window; rotation)
     def run(
         self,
         first: int,

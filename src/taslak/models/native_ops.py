@@ -242,7 +242,7 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
     """LayerNorm (Ba et al. 2016). x: Float32[R, H]; weight, bias: Float32[H], contiguous -> [R, H]."""
     x = check("x", x, (None, weight.numel()), torch.float32).contiguous()
     out = torch.empty_like(x)
-    _native.layer_norm(address(x), address(weight), address(bias), eps, *x.shape, address(out))
+    _native.layer_norm(address(x), address(weight), address(bias), eps, x.shape[0], x.shape[1], address(out))
     return out
 
 
