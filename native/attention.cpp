@@ -65,10 +65,10 @@ void Plan::add(const Share& share, const std::int32_t* nodes, int count) {
     most_rows_ = std::max(most_rows_, count);
 }
 
-AttentionTask Plan::task(const Group& group, int first, int last, int heads, int kv_head, int head_size, float scale,
+AttentionTask Plan::task(const Group& group, int first, int last, int kv_head, int head_size, const Scoring& s,
                          const float* q, float* out) const {
-    const std::int64_t start = std::int64_t(group.first + first) * heads * head_size;
-    AttentionTask task{last - first, heads, kv_head, scale, {}, {}, q + start, out + start, nullptr};
+    const std::int64_t start = std::int64_t(group.first + first) * s.heads * head_size;
+    AttentionTask task{last - first, s.heads, kv_head, s.scale, s.cap, s.window, {}, {}, q + start, out + start, nullptr};
     task.common = {slots_.data() + group.common, std::int64_t(group.commons)};
     for (int r = first; r < last; ++r) {
         task.own[r - first] = {slots_.data() + group.own[r].start, std::int64_t(group.own[r].count)};
@@ -76,9 +76,9 @@ AttentionTask Plan::task(const Group& group, int first, int last, int heads, int
     return task;
 }
 
-void attend(const Plan& plan, const float* q, const Cache& cache, int heads, float scale, float* out, Pool& pool) {
+void attend(const Plan& plan, const float* q, const Cache& cache, const Scoring& scoring, float* out, Pool& pool) {
     const OpsKernels& use = ops_kernels();
-    const std::int64_t queries = std::int64_t(plan.most_rows()) * (heads / cache.kv_heads);
+    const std::int64_t queries = std::int64_t(plan.most_rows()) * (scoring.heads / cache.kv_heads);
     const std::int64_t floats = scratch_floats(queries, cache.head_size);
     // Three K/V heads for two threads would leave one of them idle for a third of the time: then a group's rows are
     // halved, although both halves read the keys.
@@ -91,7 +91,7 @@ void attend(const Plan& plan, const float* q, const Cache& cache, int heads, flo
         const int first = int(unit % parts) * group.rows / parts, last = int(unit % parts + 1) * group.rows / parts;
         if (first == last) return;
         const int kv_head = int(unit / parts % cache.kv_heads);
-        AttentionTask task = plan.task(group, first, last, heads, kv_head, cache.head_size, scale, q, out);
+        AttentionTask task = plan.task(group, first, last, kv_head, cache.head_size, scoring, q, out);
         task.scratch = scratch.data();
         use.attend(task, cache);
     });

@@ -1,8 +1,9 @@
 // Attention of a pass's rows over a paged cache.
 //
-// A row sees its sequence's committed positions and its own ancestors, itself included. Keys are reduced by
-// absolute position, in position-aligned blocks of 64 that are combined in order, so a row's bits depend on its
-// query and its keys alone: not on other rows, the tree, where slots lie, how the prefix was filled or threads.
+// A row sees its sequence's committed positions and its own ancestors, itself included, or the last `window` of them.
+// Keys are reduced by absolute position, in position-aligned blocks of 64 that are combined in order, so a row's bits
+// depend on its query and its keys alone: not on other rows, the tree, where slots lie, how the prefix was filled or
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,14 @@ struct Share {
     std::vector<std::int32_t> parents;  // of every uncommitted node, −1 = the committed prefix
     std::vector<std::int32_t> nodes;    // the pass's rows of this sequence
     std::int64_t base = 0;              // the text's position that stands first in the pages
+};
+
+// How a layer's queries see keys.
+struct Scoring {
+    int heads;  // query heads
+    float scale;
+    float cap = 0.0f;         // scores become cap · tanh(score / cap); 0: they stay
+    std::int64_t window = 0;  // positions a row sees, itself included; 0 = all
 };
 
 // What attention needs to know of a pass; made once, used in every layer.
@@ -44,7 +53,7 @@ class Plan {
     };
     const std::vector<Group>& groups() const { return groups_; }
     // Of the group's rows [first, last). q, out: of all rows, [rows, heads · head size]
-    AttentionTask task(const Group& group, int first, int last, int heads, int kv_head, int head_size, float scale,
+    AttentionTask task(const Group& group, int first, int last, int kv_head, int head_size, const Scoring& scoring,
                        const float* q, float* out) const;
 
    private:
@@ -58,6 +67,6 @@ class Plan {
 };
 
 // q, out: [rows, heads · head size]. Threads split (rows, K/V head), never a row's keys.
-void attend(const Plan& plan, const float* q, const Cache& cache, int heads, float scale, float* out, Pool& pool);
+void attend(const Plan& plan, const float* q, const Cache& cache, const Scoring& scoring, float* out, Pool& pool);
 
 }  // namespace taslak

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "ops_kernels.hpp"
+#include "rows_kernel.hpp"
 #include "vec.hpp"
 
 namespace taslak {
@@ -129,18 +130,21 @@ struct Products {
 };
 
 // Online softmax (Milakov and Gimelshein 2018) of one query, a block at a time: turns the block's scores into weights
-// relative to the largest so far and rescales what `out` and `total` hold already.
+// relative to the largest so far and rescales what `out` and `total` hold already. Keys before `first` don't count.
 template <class V>
-void softmax_block(float* scores, int keys, float& largest, float& total, float* out, int width) {
+void softmax_block(float* scores, int first, int keys, float cap, float& largest, float& total, float* out, int width) {
+    const int begin = first / 8 * 8;
+    if (cap != 0.0f) scale_and_cap<V>(scores + first, keys - first, 1.0f, cap);
+    for (int j = begin; j < first; ++j) scores[j] = kLowest;
     for (int j = keys; j < rounded_up(keys); ++j) scores[j] = kLowest;
     V high = V::set(largest);
-    for (int j = 0; j < keys; j += 8) high = max(V::load(scores + j), high);
+    for (int j = begin; j < keys; j += 8) high = max(V::load(scores + j), high);
     float lanes[8];
     high.store(lanes);
     const float before = largest;
     for (float lane : lanes) largest = lane > largest ? lane : largest;
     V weights = V::set(0.0f);
-    for (int j = 0; j < keys; j += 8) {
+    for (int j = begin; j < keys; j += 8) {
         const V weight = steady_exp(V::load(scores + j) - V::set(largest));
         weight.store(scores + j);
         weights = weights + weight;
@@ -164,12 +168,15 @@ void attend(const AttentionTask& task, const Cache& cache) {
     float* mixed = q + queries * width;
     float* block = mixed + queries * width;        // [64 + 8, width]
     float* scores = block + (kPage + 8) * width;   // [queries, 72]
-    float* largest = scores + queries * kScores;   // [queries], as is `total`
-    float* total = largest + queries;
+    float* largest = scores + queries * kScores;   // [queries], as is `totals`
+    float* totals = largest + queries;
     const auto place = [&](int row, int head) { return (row * task.heads + task.kv_head * each + head) * size; };
 
-    std::int64_t longest = 0;
+    std::int64_t longest = 0, seen_from[8], earliest = task.common.count + task.own[0].count;
     for (int r = 0; r < task.rows; ++r) {
+        const std::int64_t count = task.common.count + task.own[r].count;
+        seen_from[r] = task.window && count > task.window ? count - task.window : 0;
+        if (seen_from[r] < earliest) earliest = seen_from[r];
         if (task.own[r].count > longest) longest = task.own[r].count;
         for (int h = 0; h < each; ++h) {
             float* to = q + (r * each + h) * width;
@@ -178,41 +185,58 @@ void attend(const AttentionTask& task, const Cache& cache) {
         }
     }
     for (int i = 0; i < queries * width; ++i) mixed[i] = 0.0f;
-    for (int i = 0; i < queries; ++i) largest[i] = kLowest, total[i] = 0.0f;
+    for (int i = 0; i < queries; ++i) largest[i] = kLowest, totals[i] = 0.0f;
 
-    for (std::int64_t start = 0; start < task.common.count + longest; start += kPage) {
+    for (std::int64_t start = earliest / kPage * kPage; start < task.common.count + longest; start += kPage) {
         // keys from `start` to `end`, within this block
         const auto within = [start](std::int64_t end) {
             return end <= start ? 0 : end - start < kPage ? int(end - start) : kPage;
         };
         const int common = within(task.common.count);
-        // the keys all rows have in common, then each row's own: positions ascend through both
+        // of each row, the first key in the block; of all rows, the first and the last of these within the common ones
+        int from[8], first_from = common, last_from = 0;
+        for (int r = 0; r < task.rows; ++r) {
+            from[r] = within(seen_from[r]);
+            if (from[r] < first_from) first_from = from[r];
+            if (from[r] > last_from) last_from = from[r];
+        }
+        if (last_from > common) last_from = common;
+        // the keys all rows have in common, those first that only some rows see; then each row's own: positions
+        // ascend through all
         const auto both = [&](bool values, auto kernel) {
-            gather<V>(cache, values, task.kv_head, task.common.slots + start, common, width, block);
-            kernel(0, queries, 0, common);
+            gather<V>(cache, values, task.kv_head, task.common.slots + start + first_from, common - first_from, width,
+                      block);
             for (int r = 0; r < task.rows; ++r) {
-                const int own = within(task.common.count + task.own[r].count) - common;
-                if (own == 0) continue;
-                const std::int32_t* slots = task.own[r].slots + (start + common - task.common.count);
+                if (from[r] < last_from) {
+                    kernel(r * each, each, from[r], last_from - from[r], block + (from[r] - first_from) * width);
+                }
+            }
+            kernel(0, queries, last_from, common - last_from, block + (last_from - first_from) * width);
+            for (int r = 0; r < task.rows; ++r) {
+                const int begin = from[r] > common ? from[r] : common;
+                const int own = within(task.common.count + task.own[r].count) - begin;
+                if (own <= 0) continue;
+                const std::int32_t* slots = task.own[r].slots + (start + begin - task.common.count);
                 gather<V>(cache, values, task.kv_head, slots, own, width, block);
-                kernel(r * each, each, common, own);
+                kernel(r * each, each, begin, own, block);
             }
         };
-        both(false, [&](int first, int count, int at, int keys) {
-            P::score(q + first * width, count, block, keys, width, task.scale, scores + first * kScores + at);
+        both(false, [&](int first, int count, int at, int keys, const float* k) {
+            P::score(q + first * width, count, k, keys, width, task.scale, scores + first * kScores + at);
         });
         for (int i = 0; i < queries; ++i) {
-            const int keys = within(task.common.count + task.own[i / each].count);
-            if (keys) softmax_block<V>(scores + i * kScores, keys, largest[i], total[i], mixed + i * width, width);
+            const int keys = within(task.common.count + task.own[i / each].count), first = from[i / each];
+            if (keys <= first) continue;
+            softmax_block<V>(scores + i * kScores, first, keys, task.cap, largest[i], totals[i], mixed + i * width, width);
         }
-        both(true, [&](int first, int count, int at, int keys) {
-            P::mix(scores + first * kScores + at, count, block, keys, width, mixed + first * width);
+        both(true, [&](int first, int count, int at, int keys, const float* v) {
+            P::mix(scores + first * kScores + at, count, v, keys, width, mixed + first * width);
         });
     }
 
     for (int i = 0; i < queries; ++i) {
         float* to = task.out + place(i / each, i % each);
-        for (int c = 0; c < size; ++c) to[c] = mixed[i * width + c] / total[i];
+        for (int c = 0; c < size; ++c) to[c] = mixed[i * width + c] / totals[i];
     }
 }
 

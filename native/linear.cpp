@@ -137,13 +137,13 @@ void linear(Activations& x, const Product* products, int count, Pool& pool) {
 }
 
 void gated(Activations& x, const Packed& gate, const float* gate_bias, const Packed& up, const float* up_bias,
-           float* y, std::int64_t ldy, Pool& pool) {
+           float* y, std::int64_t ldy, Pool& pool, Activation activation) {
     const LinearKernels use = kernels();
     if (gate.kind != up.kind) {
         std::vector<float> ups(std::size_t(x.rows * up.n));
         const Product products[] = {{&gate, gate_bias, nullptr, y, ldy}, {&up, up_bias, nullptr, ups.data(), up.n}};
         linear(x, products, 2, pool);
-        for (int r = 0; r < x.rows; ++r) use.silu_times(y + r * ldy, &ups[std::size_t(r * up.n)], up.n);
+        for (int r = 0; r < x.rows; ++r) use.activate(activation, y + r * ldy, &ups[std::size_t(r * up.n)], up.n);
         return;
     }
     prepare(x, gate, pool);
@@ -165,11 +165,19 @@ void gated(Activations& x, const Packed& gate, const float* gate_bias, const Pac
                 use.products(gate.kind, gate.data + panel * size, up.data + panel * size, x, row, rows, sums);
                 add_bias(gate_bias, panel, rows, sums);
                 add_bias(up_bias, panel, rows, ups);
-                use.silu_times(sums, ups, rows * stride);
+                use.activate(activation, sums, ups, rows * stride);
                 finish(product, panel, row, rows, sums);
             });
         }
     });
+}
+
+void activated(Activations& x, const Packed& weight, const float* bias, float* y, std::int64_t ldy,
+               Activation activation, Pool& pool) {
+    linear(x, {&weight, bias, nullptr, y, ldy}, pool);
+    const LinearKernels use = kernels();
+    const auto row = [&](std::int64_t r) { use.activate(activation, y + r * ldy, nullptr, weight.n); };
+    pool.parallel_for(x.rows, row);
 }
 
 void linear(const float* x, int rows, std::int64_t ldx, const Packed& weight, const float* bias, float* y,

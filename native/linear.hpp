@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "activation.hpp"
+
 namespace taslak {
 
 class Pool;
@@ -104,9 +106,14 @@ void linear(Activations& x, const Product* products, int count, Pool& pool);
 
 inline void linear(Activations& x, const Product& product, Pool& pool) { linear(x, &product, 1, pool); }
 
-// y = SiLU(x Gᵀ + gate bias) · (x Uᵀ + up bias), nothing in between written to memory. Both weights have one shape.
+// y = activation(x Gᵀ + gate bias) · (x Uᵀ + up bias), nothing in between written to memory. Both weights have one
+// shape.
 void gated(Activations& x, const Packed& gate, const float* gate_bias, const Packed& up, const float* up_bias,
-           float* y, std::int64_t ldy, Pool& pool);
+           float* y, std::int64_t ldy, Pool& pool, Activation activation = Activation::silu);
+
+// y = activation(x Wᵀ + bias)
+void activated(Activations& x, const Packed& weight, const float* bias, float* y, std::int64_t ldy,
+               Activation activation, Pool& pool);
 
 // The plain form.
 void linear(const float* x, int rows, std::int64_t ldx, const Packed& weight, const float* bias, float* y,

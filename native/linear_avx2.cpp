@@ -99,6 +99,6 @@ void quantise(const float* x, std::int64_t k, std::int64_t rows, Activations::Ow
 
 }  // namespace
 
-extern const LinearKernels linear_avx2{quantise, bfloat16_products, quantised<Avx2>, silu_times<Avx8>};
+extern const LinearKernels linear_avx2{quantise, bfloat16_products, quantised<Avx2>, activate<Avx8>};
 
 }  // namespace taslak

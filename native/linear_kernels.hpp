@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "activation.hpp"
 #include "linear.hpp"
 #include "pack.hpp"
 
@@ -23,8 +24,8 @@ struct LinearKernels {
     void (*quantise)(const float* x, std::int64_t k, std::int64_t rows, Activations::OwnGroup to);
     Bfloat16Products bfloat16;
     QuantisedProducts quantised;
-    // gate = SiLU(gate) · up.
-    void (*silu_times)(float* gate, const float* up, std::int64_t count);
+    // x = activation(x), times up where that isn't null.
+    void (*activate)(Activation kind, float* x, const float* up, std::int64_t count);
 
     void products(Kind kind, const std::uint8_t* a, const std::uint8_t* b, const Activations& x, int first, int rows,
                   float* out) const {

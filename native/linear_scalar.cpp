@@ -77,6 +77,6 @@ void quantise(const float* x, std::int64_t k, std::int64_t rows, Activations::Ow
 
 }  // namespace
 
-const LinearKernels linear_scalar{quantise, bfloat16_products, quantised, silu_times<Scalar8>};
+const LinearKernels linear_scalar{quantise, bfloat16_products, quantised, activate<Scalar8>};
 
 }  // namespace taslak

@@ -83,7 +83,7 @@ struct Wide {
 }  // namespace
 
 const OpsKernels avx512_ops = {
-    attend<Avx8, Wide>, write<Avx8>, norm<Avx8>, rotate<Avx8>, largest_avx2,
+    attend<Avx8, Wide>, write<Avx8>, norm<Avx8>, layer_norm<Avx8>, rotate<Avx8>, scale_and_cap<Avx8>, largest_avx2,
     exp_sum<Avx8>, above_avx2, find_avx2,
 };
 

@@ -30,6 +30,8 @@ struct Keys {
 struct AttentionTask {
     int rows, heads, kv_head;  // heads: query heads of all K/V heads
     float scale;
+    float cap;            // soft cap of the scores, 0 = none
+    std::int64_t window;  // keys a row sees, itself included, 0 = all
     Keys common;
     Keys own[8];
     const float* q;  // [rows, heads, head size]
@@ -56,7 +58,9 @@ struct OpsKernels {
     // K and V of one row, [kv heads · head size], rounded to the cache's dtype.
     void (*write)(const Cache& cache, std::int64_t slot, const float* k, const float* v);
     void (*norm)(const float* x, const float* weight, float eps, int width, float* out);
+    void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, int width, float* out);
     void (*rotate)(float* x, const float* cos, const float* sin, int size);
+    void (*scale_and_cap)(float* x, std::int64_t count, float scale, float cap);
     float (*largest)(const float* x, std::int64_t count);  // a NaN if there is one
     float (*exp_sum)(const float* x, float largest, std::int64_t count);  // Σ exp(x − largest)
     // The first i ≥ first where x[i] is above `bound`; `last` if none.

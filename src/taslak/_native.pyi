@@ -47,7 +47,7 @@ class Plan:
     @property
     def positions(self) -> int: ...
 
-class Layers:
+class Shape:
     def __init__(
         self,
         hidden: int,
@@ -57,13 +57,40 @@ class Layers:
         head_size: int,
         rotary: int,
         eps: float,
-        layers: Sequence[tuple[int, int, Sequence[PackedMatrix], Sequence[int]]],
+        activation: str,
+        parallel: bool,
+        whole_qk_norm: bool,
+        attention_scale: float,
+        attention_cap: float,
+        residual_scale: float,
+    ) -> None: ...
+
+class Ends:
+    def __init__(
+        self,
         embedding: PackedMatrix | None,
         fuse: PackedMatrix | None,
         fuse_bias: int,
-        norm: int,
+        norm: tuple[int, int],
         head: PackedMatrix | None,
-    ) -> None: ...  # layers: (input norm, post norm, [q, k, v, o, gate, up, down], their biases)
+        positions: int,
+        position_count: int,
+        embedding_scale: float,
+        logit_scale: float,
+        logit_cap: float,
+    ) -> None: ...  # norm: (weight, bias)
+
+_Layer = tuple[Sequence[tuple[int, int]], Sequence[PackedMatrix], Sequence[int], int, int]
+"""(weight, bias) of the norms: input, post, q, k, behind attention, behind MLP; [q, k, v, o, gate, up, down],
+without the gate where there is none; their biases; window; rotation."""
+
+class Layers:
+    def __init__(
+        self,
+        shape: Shape,
+        layers: Sequence[_Layer],
+        ends: Ends,
+    ) -> None: ...
     def run(
         self,
         first: int,
@@ -71,8 +98,7 @@ class Layers:
         plan: Plan,
         tokens: Sequence[int],
         x: int,
-        cos: int,
-        sin: int,
+        rotations: Sequence[tuple[int, int]],
         positions: int,
         keys: int,
         values: int,
@@ -96,11 +122,15 @@ def attend(
     heads: int,
     scale: float,
     out: int,
+    window: int = 0,
+    cap: float = 0.0,
 ) -> None: ...
 def write(
     keys: int, values: int, half: bool, kv_heads: int, head_size: int, slot: int, k: int, v: int
 ) -> None: ...
 def rms_norm(x: int, weight: int, eps: float, rows: int, width: int, out: int) -> None: ...
+def layer_norm(x: int, weight: int, bias: int, eps: float, rows: int, width: int, out: int) -> None: ...
+def scale_and_cap(x: int, count: int, scale: float, cap: float) -> None: ...
 def rotate(x: int, cos: int, sin: int, rows: int, heads: int, head_size: int, size: int) -> None: ...
 def draw_row(
     logits: int, ids: int, count: int, temperature: float, state: int, k: int

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import torch
 
-from taslak.models.config import DecoderConfig, RopeConfig
+from taslak.models.config import DecoderConfig
 from taslak.models.decoder import Decoder
 from taslak.models.layers import TorchLayers
+from taslak.models.rope_config import RopeConfig
 
 
 def tiny_config(family: str = "llama", **changes: object) -> DecoderConfig:

@@ -56,12 +56,16 @@ class EagleNetwork:
             self._handed = 0  # the layer's output
         else:
             self.features = (FINAL_NORM,)
-            unembedding = (
-                target.ends.head
-                if self.ids is None
-                else kernels.pack_unembedding(target.unembedding(self.ids))
+            whole = self.ids is None
+            ends = Ends(
+                embedding,
+                fc,
+                vectors.get("fc.bias"),
+                norm,
+                target.ends.head if whole else kernels.pack_unembedding(target.unembedding(self.ids)),
+                logit_scale=target.ends.logit_scale if whole else 1.0,
+                logit_cap=target.ends.logit_cap,
             )
-            ends = Ends(embedding, fc, vectors.get("fc.bias"), norm, unembedding)
             self._handed = 0 if norm is None else 1  # the last norm's, where there is one
 
         shape = DecoderConfig(

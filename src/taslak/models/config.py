@@ -1,45 +1,42 @@
 """What a decoder is built from: one data class, read from a Hugging Face config.json.
 
-Knows nothing about weights. A new family is a few lines of data here, not a class of its own.
+Knows nothing about weights. What differs between families is data in `taslak.models.families`.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from taslak.errors import CheckpointError
-
-FAMILIES = {"llama": "Llama 1-3.x, SmolLM2, TinyLlama", "mistral": "Mistral", "qwen2": "Qwen2, Qwen2.5"}
-"""model_type -> what goes by it."""
-
-_NO_ROLLBACK = ("mamba", "rwkv", "jamba", "zamba", "bamba", "recurrent", "lfm2", "xlstm", "falcon_h1", "next")
-"""Parts of the model_types whose layers carry a running state: rejected tokens can't be taken out of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RopeConfig:
-    """Rotary embedding: base frequency and how it is stretched.
-
-    kind "default"; "linear" divides every frequency by `factor`; "llama3" divides the low ones, blends the
-    middle ones (Llama 3.1). None of them depends on the length of the text: what a position is rotated by
-    never changes under way.
-    """
-
-    theta: float = 10_000.0
-    kind: str = "default"
-    factor: float = 1.0
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_context: int = 8192
+from taslak.models.families import family_of
+from taslak.models.families.family import activation
+from taslak.models.rope_config import RopeConfig, rope_config
 
 
 @dataclass(frozen=True, slots=True)
 class DecoderConfig:
-    """Shape of a llama-like decoder."""
+    """Shape of a decoder; the defaults are a Llama's.
+
+    tied:             the lm_head is the embedding
+    norm:             "rms", or "layer": LayerNorm with biases (Ba et al. 2016)
+    pre_norm:         norms before attention and before the MLP
+    post_norm:        norms behind them, before they are added to the residual
+    qk_norm:          RMSNorm of q and k before they are rotated: of each "head", of the "whole" row, or ""
+    activation:       "silu", "gelu" or "gelu-tanh", of the gate, or of the MLP's rows where it isn't gated
+    parallel:         attention and MLP read the same rows, and both are added to them
+    windows:          [layers] how many positions a row sees there, itself included, 0 = all; () = all in all
+    local_rope:       of layers with a window, where they rotate differently
+    unrotated:        layers that rotate nothing
+    positions:        how many learned positions are added to the embeddings; then no layer rotates. 0 = none
+    attention_scale:  what scores are multiplied with; None = 1 / √head_size
+    attention_cap:    c of c · tanh(score / c), 0 = none; logit_cap: the same of logits
+    embedding_scale, residual_scale, logit_scale:  what embeddings, additions to the residual, and logits are
+                      multiplied with
+    """
 
     family: str
     vocab_size: int
@@ -53,10 +50,26 @@ class DecoderConfig:
     norm_eps: float
     rope: RopeConfig
     tied: bool
-    """The lm_head is the embedding."""
     qkv_bias: bool = False
     out_bias: bool = False
     mlp_bias: bool = False
+    norm: str = "rms"
+    pre_norm: bool = True
+    post_norm: bool = False
+    qk_norm: str = ""
+    activation: str = "silu"
+    gated: bool = True
+    parallel: bool = False
+    windows: tuple[int, ...] = ()
+    local_rope: RopeConfig | None = None
+    unrotated: tuple[int, ...] = ()
+    positions: int = 0
+    attention_scale: float | None = None
+    attention_cap: float = 0.0
+    logit_cap: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
 
     @classmethod
     def from_folder(cls, folder: Path) -> DecoderConfig:
@@ -80,46 +93,62 @@ class DecoderConfig:
     @classmethod
     def from_hf(cls, values: Mapping[str, Any]) -> DecoderConfig:
         """From the keys of config.json. Raises CheckpointError for models this decoder can't run."""
-        family = str(values.get("model_type", "unknown"))
-        if any(part in family for part in _NO_ROLLBACK):
-            raise CheckpointError(
-                f"model_type {family!r} keeps a running state that can't be rolled back when a draft is "
-                "rejected, so it can't be decoded speculatively; use an attention-only model"
-            )
-        if family not in FAMILIES:
-            raise CheckpointError(
-                f"model_type {family!r} is not supported; expected one of {', '.join(FAMILIES)}"
-            )
-        activation = values.get("hidden_act", "silu")
-        if activation != "silu":
-            raise CheckpointError(f"hidden_act {activation!r} is not supported in {family}; expected 'silu'")
+        family = family_of(values)
+        values = family.settings(values)
         hidden, heads = int(values["hidden_size"]), int(values["num_attention_heads"])
+        context = int(values.setdefault("max_position_embeddings", 2048))
         bias = bool(values.get("attention_bias", False))
-        return cls(
-            family=family,
-            vocab_size=int(values["vocab_size"]),
-            hidden_size=hidden,
-            inner_size=int(values["intermediate_size"]),
-            layers=int(values["num_hidden_layers"]),
-            heads=heads,
-            kv_heads=int(values.get("num_key_value_heads") or heads),
-            head_size=int(values.get("head_dim") or hidden // heads),
-            context=_context(values),
-            norm_eps=float(values.get("rms_norm_eps", 1e-6)),
-            rope=rope_config(values),
-            tied=bool(values.get("tie_word_embeddings", False)),
-            qkv_bias=True if family == "qwen2" else bias,
-            out_bias=False if family == "qwen2" else bias,
-            mlp_bias=bool(values.get("mlp_bias", False)),
-        )
+        own = family.read(values)
+        rope: RopeConfig = own.pop("rope", None) or rope_config(values)
+        usual: dict[str, Any] = {
+            "family": family.model_type,
+            "vocab_size": int(values["vocab_size"]),
+            "hidden_size": hidden,
+            "inner_size": int(values.get("intermediate_size") or 4 * hidden),
+            "layers": int(values["num_hidden_layers"]),
+            "heads": heads,
+            "kv_heads": int(values.get("num_key_value_heads") or heads),
+            "head_size": int(values.get("head_dim") or hidden // heads),
+            "context": min(context, rope.most or context),
+            "norm_eps": float(values.get("rms_norm_eps", 1e-6)),
+            "rope": rope,
+            "tied": bool(values.get("tie_word_embeddings", False)),
+            "qkv_bias": bias,
+            "out_bias": bias,
+            "mlp_bias": bool(values.get("mlp_bias", False)),
+        }
+        if "activation" not in own:
+            usual["activation"] = activation(values.get("hidden_act", "silu"))
+        return cls(**(usual | own))
+
+    @property
+    def plain(self) -> bool:
+        """Whether its layers are a Llama's or Qwen2's."""
+        biases = ("qkv_bias", "out_bias", "mlp_bias")
+        optional = [f for f in fields(self) if f.default is not MISSING and f.name not in biases]
+        return all(getattr(self, field.name) == field.default for field in optional)
+
+    def window(self, layer: int) -> int:
+        """Positions a row sees in a layer, 0 = all."""
+        return self.windows[layer] if self.windows else 0
+
+    def rope_of(self, layer: int) -> RopeConfig | None:
+        """What a layer rotates by; None = by nothing."""
+        if self.positions or layer in self.unrotated:
+            return None
+        return self.local_rope if self.local_rope is not None and self.window(layer) else self.rope
+
+    @property
+    def products(self) -> tuple[str, ...]:
+        """A layer's matrices, in the order they are used."""
+        return ("q", "k", "v", "o", *(("gate",) if self.gated else ()), "up", "down")
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """Name -> shape of every tensor a checkpoint must hold (a tied lm_head is not among them)."""
         h, q, kv = self.hidden_size, self.heads * self.head_size, self.kv_heads * self.head_size
-        shapes: dict[str, tuple[int, ...]] = {
-            "model.embed_tokens.weight": (self.vocab_size, h),
-            "model.norm.weight": (h,),
-        }
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, h)}
+        if self.positions:
+            shapes["model.embed_positions.weight"] = (self.positions, h)
         if not self.tied:
             shapes["lm_head.weight"] = (self.vocab_size, h)
         linears = {
@@ -131,45 +160,29 @@ class DecoderConfig:
             "mlp.up_proj": (self.inner_size, h, self.mlp_bias),
             "mlp.down_proj": (h, self.inner_size, self.mlp_bias),
         }
+        if not self.gated:
+            del linears["mlp.gate_proj"]
+        norms: list[tuple[str, int]] = []
+        if self.pre_norm:
+            norms += [("input_layernorm", h), ("post_attention_layernorm", h)]
+        if self.post_norm:
+            norms += [("self_attn.o_norm", h), ("mlp.down_norm", h)]
         for layer in range(self.layers):
             at = f"model.layers.{layer}."
             for name, (rows, columns, bias) in linears.items():
                 shapes[f"{at}{name}.weight"] = (rows, columns)
                 if bias:
                     shapes[f"{at}{name}.bias"] = (rows,)
-            shapes[f"{at}input_layernorm.weight"] = (h,)
-            shapes[f"{at}post_attention_layernorm.weight"] = (h,)
-        return shapes
+            shapes |= self._norm_shapes([(at + name, size) for name, size in norms], self.norm == "layer")
+            if self.qk_norm:
+                whole = self.qk_norm == "whole"
+                sizes = (q, kv) if whole else (self.head_size, self.head_size)
+                shapes |= self._norm_shapes(
+                    [(f"{at}self_attn.{x}_norm", n) for x, n in zip("qk", sizes, strict=True)]
+                )
+        return shapes | self._norm_shapes([("model.norm", h)], self.norm == "layer")
 
-
-def _context(values: Mapping[str, Any]) -> int:
-    """Positions, kept inside the sliding window where the model has one: there it is ordinary attention."""
-    context = int(values.get("max_position_embeddings", 2048))
-    window = values.get("sliding_window")
-    if window and values.get("use_sliding_window", values.get("model_type") == "mistral"):
-        return min(context, int(window))
-    return context
-
-
-def rope_config(values: Mapping[str, Any]) -> RopeConfig:
-    """From the keys of a Hugging Face config, in both spellings: `rope_parameters` (transformers 5), and
-    `rope_theta` + `rope_scaling` (before). Raises CheckpointError for a stretching that isn't known."""
-    given = dict(values.get("rope_scaling") or {}) | dict(values.get("rope_parameters") or {})
-    theta = float(given.get("rope_theta") or values.get("rope_theta") or 10_000.0)
-    kind = str(given.get("rope_type") or given.get("type") or "default")
-    if float(given.get("partial_rotary_factor") or values.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise CheckpointError("partial rotary embeddings are not supported in this family")
-    if kind == "default":
-        return RopeConfig(theta=theta)
-    if kind == "linear":
-        return RopeConfig(theta=theta, kind=kind, factor=float(given["factor"]))
-    if kind == "llama3":
-        return RopeConfig(
-            theta=theta,
-            kind=kind,
-            factor=float(given["factor"]),
-            low_freq_factor=float(given["low_freq_factor"]),
-            high_freq_factor=float(given["high_freq_factor"]),
-            original_context=int(given["original_max_position_embeddings"]),
-        )
-    raise CheckpointError(f"rope scaling {kind!r} is not supported; expected default, linear or llama3")
+    @staticmethod
+    def _norm_shapes(norms: list[tuple[str, int]], bias: bool = False) -> dict[str, tuple[int, ...]]:
+        kinds = ("weight", "bias") if bias else ("weight",)
+        return {f"{name}.{kind}": (size,) for name, size in norms for kind in kinds}

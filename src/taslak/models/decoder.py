@@ -77,7 +77,6 @@ class Decoder:
         self.pool = Pool(config.layers, config.kv_heads, config.head_size, dtype, self.device, cache_bytes)
         self.dtype = dtype
         self.cache_limit = self.pool.limit
-        norm = tensors["model.norm.weight"]
         self.weight_bytes = sum(weight.nbytes for weight in weights.values())
         # beside a head of its own, rows of the embedding are looked up, and the table isn't read
         self.pass_bytes = self.weight_bytes - (embedding.nbytes if HEAD in weights else 0)
@@ -87,7 +86,7 @@ class Decoder:
             head = weights.get(HEAD, embedding)
             if isinstance(head, Packed):
                 head = head.first(min(self.vocab_size, head.shape[0]))
-            self.ends = Ends(embedding, norm=norm, head=head)
+            self.ends = Ends.of(config, embedding, tensors, head)
             self._layers = NativeLayers(config, weights, self.ends, self.pool)
             inner = weights[weight_name(0, "down")]
             wide = isinstance(inner, Packed) and inner.kind == "bfloat16"
@@ -95,7 +94,7 @@ class Decoder:
         else:
             rows = tensors["model.embed_tokens.weight" if config.tied else HEAD][: self.vocab_size]
             ops = Reference(self.device) if exact else Quick(dtype, self.device)
-            self.ends = Ends(embedding, norm=norm, head=rows)
+            self.ends = Ends.of(config, embedding, tensors, rows)
             self._layers = TorchLayers(config, tensors, self.ends, self.pool, ops)
             self.kernels = TorchKernels(rows.dtype, self.device)
         self._points = {EMBEDDING: EMBEDDED, FINAL_NORM: self.layers}
@@ -112,7 +111,7 @@ class Decoder:
         for rows in batch:
             new = rows.first + len(rows.tokens) - rows.cache.nodes
             rows.cache.add(rows.parents[len(rows.parents) - new :] if new > 0 else ())
-        nodes = [range(rows.first, rows.first + len(rows.tokens)) for rows in batch]
+        nodes = [_nodes(rows) for rows in batch]
         tokens = [token for rows in batch for token in rows.tokens]
         names = {self._points[name]: name for name in capture}
         points = _within(names, first, last, self.layers)
@@ -139,7 +138,8 @@ class Decoder:
     def unembedding(self, ids: Tensor) -> Tensor:
         head: Tensor | Packed | None = self.ends.head
         assert head is not None
-        return head.rows(ids) if isinstance(head, Packed) else head[ids]
+        rows = head.rows(ids) if isinstance(head, Packed) else head[ids]
+        return rows if self.ends.logit_scale == 1.0 else rows * self.ends.logit_scale
 
     def _segments(
         self, batch: Sequence[Rows], nodes: Sequence[range], first: int, last: int
@@ -170,7 +170,10 @@ class Decoder:
         wanted: Sequence[int],
     ) -> Ran:
         """Segment after segment, each with the rows that have joined; in the last one these are all."""
-        x = self.embed(torch.tensor(tokens, device=self.device))  # [R, H]
+        everywhere = [Share(rows.cache, _nodes(rows)) for rows in batch]
+        x = self._layers.run(0, 0, everywhere, tokens=tokens, capture=(EMBEDDED,)).captured[
+            EMBEDDED
+        ]  # [R, H]
         captured = {EMBEDDED: x} if EMBEDDED in points else {}
         logits: Tensor | None = None
         for segment in segments:
@@ -187,6 +190,10 @@ class Decoder:
             x = captured[end] if end in points else captured.pop(end)
             logits = ran.logits
         return Ran(captured, logits)
+
+
+def _nodes(rows: Rows) -> range:
+    return range(rows.first, rows.first + len(rows.tokens))
 
 
 def _within(points: Iterable[int], first: int, last: int, layers: int) -> list[int]:

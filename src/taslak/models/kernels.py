@@ -15,7 +15,7 @@ from torch import Tensor
 
 from taslak.models.cache import Pool
 from taslak.models.config import DecoderConfig
-from taslak.models.layers import PRODUCTS, Ends, Layers, Matrix, TorchLayers, weight_name
+from taslak.models.layers import Ends, Layers, Matrix, TorchLayers, weight_name
 from taslak.models.native_ops import NativeLayers, rms_norm
 from taslak.models.ops import Quick
 from taslak.native import Packed, linear
@@ -106,6 +106,6 @@ class NativeKernels:
         return rms_norm(x, weight, eps)
 
     def layers(self, config: DecoderConfig, weights: Mapping[str, Tensor], ends: Ends, pool: Pool) -> Layers:
-        matrices = {weight_name(layer, name) for layer in range(config.layers) for name in PRODUCTS}
+        matrices = {weight_name(layer, name) for layer in range(config.layers) for name in config.products}
         ready = {name: self.pack(w) if name in matrices else self.vector(w) for name, w in weights.items()}
         return NativeLayers(config, ready, ends, pool)

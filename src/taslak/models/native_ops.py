@@ -12,7 +12,7 @@ from torch import Tensor
 
 from taslak.models.cache import Pool
 from taslak.models.config import DecoderConfig
-from taslak.models.layers import EMBEDDED, HEAD, PRODUCTS, Ends, Ran, norm_name, weight_name
+from taslak.models.layers import EMBEDDED, FURTHER_NORMS, HEAD, NORMS, Ends, Ran, norm_name, weight_name
 from taslak.models.ops import Share
 from taslak.models.rope import Rope
 from taslak.native import Packed, linear
@@ -26,7 +26,7 @@ CACHES = (torch.float32, torch.bfloat16)
 class NativeLayers:
     """Implements `Layers`.
 
-    weights:  of the layers, by Hugging Face name: every matrix a product reads is a Packed, norms and biases
+    weights:  of the layers, by our names: every matrix a product reads is a Packed, norms and biases
               are tensors. Kept, not copied
     ends:     fuse and head are Packed, the embedding is that or a tensor
     pool:     float32 or bfloat16, on the CPU
@@ -48,39 +48,79 @@ class NativeLayers:
             fuse=self._matrix("fuse", ends.fuse),
             fuse_bias=self._vector(ends.fuse_bias),
             norm=self._vector(ends.norm),
+            norm_bias=self._vector(ends.norm_bias),
             head=self._matrix("head", ends.head),
+            positions=self._table(ends.positions),
         )
-        self._rope = Rope(config.rope, config.head_size, self.dtype, pool.keys.device)
-        q = weights[weight_name(0, "q")]
-        self._beside = q.shape[1] - config.hidden_size
+        ropes = [config.rope_of(layer) for layer in range(config.layers)]
+        self._rope_configs = list(dict.fromkeys(rope for rope in ropes if rope is not None))
+        self._ropes = [
+            Rope(rope, config.head_size, self.dtype, pool.keys.device) for rope in self._rope_configs
+        ]
+        if len({rope.size for rope in self._ropes}) > 1:
+            raise ValueError("layers rotate different shares of a head; expected one")
+        self._beside = weights[weight_name(0, "q")].shape[1] - config.hidden_size
         self._layers = _native.Layers(
-            config.hidden_size,
-            config.inner_size,
-            config.heads,
-            config.kv_heads,
-            config.head_size,
-            config.head_size,
-            config.norm_eps,
+            self._shape(),
             [self._layer(weights, layer) for layer in range(config.layers)],
-            ends.embedding.handle if isinstance(ends.embedding, Packed) else None,
-            None if ends.fuse is None else ends.fuse.handle,
-            address(ends.fuse_bias),
-            address(ends.norm),
-            None if ends.head is None else ends.head.handle,
+            self._native_ends(),
+        )
+
+    def _shape(self) -> _native.Shape:
+        c = self._config
+        return _native.Shape(
+            hidden=c.hidden_size,
+            inner=c.inner_size,
+            heads=c.heads,
+            kv_heads=c.kv_heads,
+            head_size=c.head_size,
+            rotary=self._ropes[0].size if self._ropes else 0,
+            eps=c.norm_eps,
+            activation=c.activation,
+            parallel=c.parallel,
+            whole_qk_norm=c.qk_norm == "whole",
+            attention_scale=c.head_size**-0.5 if c.attention_scale is None else c.attention_scale,
+            attention_cap=c.attention_cap,
+            residual_scale=c.residual_scale,
+        )
+
+    def _native_ends(self) -> _native.Ends:
+        ends = self._ends
+        return _native.Ends(
+            embedding=ends.embedding.handle if isinstance(ends.embedding, Packed) else None,
+            fuse=None if ends.fuse is None else ends.fuse.handle,
+            fuse_bias=address(ends.fuse_bias),
+            norm=(address(ends.norm), address(ends.norm_bias)),
+            head=None if ends.head is None else ends.head.handle,
+            positions=address(ends.positions),
+            position_count=0 if ends.positions is None else ends.positions.shape[0],
+            embedding_scale=ends.embedding_scale,
+            logit_scale=ends.logit_scale,
+            logit_cap=ends.logit_cap,
         )
 
     def _layer(self, weights: Mapping[str, Tensor | Packed], layer: int) -> tuple[Any, ...]:
+        """As `_native.Layers` takes it."""
+        c = self._config
+        whole = c.qk_norm == "whole"
+        q, kv = (heads * c.head_size if whole else c.head_size for heads in (c.heads, c.kv_heads))
+        sizes = {"q_norm": q, "k_norm": kv}
         norms = [
-            self._vector(weights.get(norm_name(layer, "input_norm"))),
-            self._vector(weights[norm_name(layer, "post_norm")]),
+            tuple(
+                address(self._vector(weights.get(norm_name(layer, norm, kind)), sizes.get(norm)))
+                for kind in ("weight", "bias")
+            )
+            for norm in (*NORMS, *FURTHER_NORMS)
         ]
-        names = [weight_name(layer, product) for product in PRODUCTS]
+        names = [weight_name(layer, product) for product in c.products]
         matrices = [self._matrix(name, weights[name]).handle for name in names]
         biases = [
-            self._vector(weights.get(weight_name(layer, product, "bias")), matrix.n)
-            for product, matrix in zip(PRODUCTS, matrices, strict=True)
+            address(self._vector(weights.get(weight_name(layer, product, "bias")), matrix.n))
+            for product, matrix in zip(c.products, matrices, strict=True)
         ]
-        return (*map(address, norms), matrices, [*map(address, biases)])
+        rope = c.rope_of(layer)
+        rotation = -1 if rope is None else self._rope_configs.index(rope)
+        return norms, matrices, biases, c.window(layer), rotation
 
     def _matrix(self, name: str, matrix: Any) -> Any:
         if matrix is not None:
@@ -90,11 +130,16 @@ class NativeLayers:
         return matrix
 
     def _vector(self, vector: Any, size: int | None = None) -> Any:
-        if vector is not None:
-            size = self._config.hidden_size if size is None else size
-            vector = check("a norm or bias", vector, (size,)).float().contiguous()
-            self._kept.append(vector)
-        return vector
+        return self._given("a norm or bias", vector, (self._config.hidden_size if size is None else size,))
+
+    def _table(self, table: Any) -> Any:
+        return self._given("positions", table, (None, self._config.hidden_size))
+
+    def _given(self, name: str, tensor: Any, shape: tuple[int | None, ...]) -> Any:
+        if tensor is not None:
+            tensor = check(name, tensor, shape).float().contiguous()
+            self._kept.append(tensor)
+        return tensor
 
     def run(
         self,
@@ -115,7 +160,7 @@ class NativeLayers:
         if hidden is not None:
             hidden = check("hidden", hidden, size, torch.float32).contiguous()
         if tokens and not isinstance(self._ends.embedding, Packed):  # rows of a tensor are looked up here
-            tokens, hidden = (), self._start(torch.tensor(tokens), hidden)
+            tokens, hidden = (), self._start(torch.tensor(tokens), hidden, shares)
         if beside is not None:
             beside = check("beside", beside, (plan.rows, self._beside), torch.float32).contiguous()
         ends = EMBEDDED, self._config.layers
@@ -124,7 +169,7 @@ class NativeLayers:
         if wanted:
             assert self._ends.head is not None
             logits = _empty(len(wanted), self._ends.head.shape[0])
-        cos, sin = self._rope.table(plan.positions)
+        tables = [rope.table(plan.positions) for rope in self._ropes]
         keys, values = self._pool.keys, self._pool.values
         self._layers.run(
             first,
@@ -132,9 +177,8 @@ class NativeLayers:
             plan,
             tokens,
             address(hidden),
-            address(cos),
-            address(sin),
-            cos.shape[0],
+            [(address(cos), address(sin)) for cos, sin in tables],
+            tables[0][0].shape[0] if tables else 0,
             address(keys),
             address(values),
             keys.dtype == torch.bfloat16,
@@ -146,13 +190,18 @@ class NativeLayers:
         )
         return Ran(captured, logits)
 
-    def _start(self, tokens: Tensor, hidden: Tensor | None) -> Tensor:
+    def _start(self, tokens: Tensor, hidden: Tensor | None, shares: Sequence[Share]) -> Tensor:
         """What the first layer reads. -> [R, H]."""
+        ends = self._ends
         x = self.embed(tokens)
+        if ends.embedding_scale != 1.0:
+            x = x * ends.embedding_scale
+        if ends.positions is not None:
+            x = x + ends.positions[[position for share in shares for position in share.positions()]]
         if hidden is None:
             return x
-        assert self._ends.fuse is not None
-        return linear(torch.cat((x, hidden), dim=-1), self._ends.fuse, self._ends.fuse_bias)
+        assert ends.fuse is not None
+        return linear(torch.cat((x, hidden), dim=-1), ends.fuse, ends.fuse_bias)
 
     def embed(self, tokens: Tensor) -> Tensor:
         embedding = self._ends.embedding
@@ -162,13 +211,18 @@ class NativeLayers:
         return F.embedding(tokens, embedding).float()
 
     def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:
-        weight = self._ends.norm if weight is None else weight
+        weight, bias = self._ends.norm if weight is None else weight, self._ends.norm_bias
         assert weight is not None
-        return rms_norm(x, weight, self._config.norm_eps)
+        if bias is None:
+            return rms_norm(x, weight, self._config.norm_eps)
+        return layer_norm(x, weight, bias, self._config.norm_eps)
 
     def logits(self, x: Tensor) -> Tensor:
-        assert self._ends.head is not None
-        return linear(x.contiguous(), self._ends.head)
+        ends = self._ends
+        assert ends.head is not None
+        logits = linear(x.contiguous(), ends.head)
+        _native.scale_and_cap(address(logits), logits.numel(), ends.logit_scale, ends.logit_cap)
+        return logits
 
 
 def _empty(rows: int, width: int) -> Tensor:
@@ -184,6 +238,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return out
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+    """LayerNorm (Ba et al. 2016). x: Float32[R, H]; weight, bias: Float32[H], contiguous -> [R, H]."""
+    x = check("x", x, (None, weight.numel()), torch.float32).contiguous()
+    out = torch.empty_like(x)
+    _native.layer_norm(address(x), address(weight), address(bias), eps, x.shape[0], x.shape[1], address(out))
+    return out
+
+
 def pack_weights(
     config: DecoderConfig, weights: Mapping[str, Tensor], kind: str, vocab_size: int | None = None
 ) -> dict[str, Tensor | Packed]:
@@ -195,7 +257,7 @@ def pack_weights(
     pack = {"bfloat16": Packed.bfloat16, "int8": Packed.int8}[kind]
     packed: dict[str, Tensor | Packed] = dict(weights)
     for layer in range(config.layers):
-        for product in PRODUCTS:
+        for product in config.products:
             name = weight_name(layer, product)
             packed[name] = pack(weights[name])
     head = weights["model.embed_tokens.weight"] if config.tied else weights[HEAD]

@@ -53,20 +53,45 @@ class Ops(Protocol):
         ...
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        """RMSNorm (Zhang and Sennrich 2019) in float32. x: [R, H] -> [R, H]."""
+        """RMSNorm (Zhang and Sennrich 2019) in float32; a float32 weight is multiplied with before the result
+        is rounded to x's dtype. x: [..., H] -> [..., H]."""
         ...
 
-    def gate(self, gate: Tensor, up: Tensor) -> Tensor:
-        """SiLU(gate) · up. [R, I] -> [R, I]."""
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        """LayerNorm (Ba et al. 2016). x: [R, H] -> [R, H]."""
         ...
 
-    def plan(self, shares: Sequence[Share]) -> Any:
-        """What `attend` needs to know of a pass; made once, used in every layer."""
+    def activate(self, kind: str, x: Tensor) -> Tensor:
+        """An activation of DecoderConfig: SiLU, GELU (Hendrycks and Gimpel 2016) or its form with tanh."""
         ...
 
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor, plan: Any) -> Tensor:
-        """Scaled dot-product attention of each row over its sequence's committed positions and its own
-        ancestors, itself included. q: [R, heads, d]; keys, values: [slots, kv heads, d] -> [R, heads · d]."""
+    def cap(self, x: Tensor, cap: float) -> Tensor:
+        """cap · tanh(x / cap), the soft cap of Gemma 2. x: Float32."""
+        ...
+
+    def plan(self, shares: Sequence[Share], windows: Sequence[int] = (0,)) -> Any:
+        """What `attend` needs to know of a pass; made once, used in every layer. windows: those it will be
+        called with."""
+        ...
+
+    def attend(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        plan: Any,
+        scale: float,
+        *,
+        window: int = 0,
+        cap: float = 0.0,
+    ) -> Tensor:
+        """Dot-product attention of each row over its sequence's committed positions and its own ancestors,
+        itself included. q: [R, heads, d]; keys, values: [slots, kv heads, d] -> [R, heads · d].
+
+        scale:   of the scores
+        window:  how many positions a row sees, itself included, 0 = all
+        cap:     soft cap of the scores, 0 = none
+        """
         ...
 
 
@@ -117,18 +142,31 @@ class Quick:
 
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = x.float()  # written out: F.rms_norm takes three times as long on the CPU
-        scale = (wide * wide).mean(-1, keepdim=True).add_(eps).rsqrt_()  # [R, 1]
+        scale = (wide * wide).mean(-1, keepdim=True).add_(eps).rsqrt_()  # [..., 1]
+        if weight.dtype != x.dtype:
+            return (wide * scale * weight).to(x.dtype)
         return (wide * scale).to(x.dtype) * weight
 
-    def gate(self, gate: Tensor, up: Tensor) -> Tensor:
-        return F.silu(gate).mul_(up)
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        return F.layer_norm(x, weight.shape, weight, bias, eps)
 
-    def plan(self, shares: Sequence[Share]) -> list[QuickShare]:
-        return [self._share(share.block, share.nodes) for share in shares]
+    def activate(self, kind: str, x: Tensor) -> Tensor:
+        if kind == "silu":
+            return F.silu(x)
+        return F.gelu(x, approximate="tanh" if kind == "gelu-tanh" else "none")
 
-    def _share(self, block: Block, nodes: Sequence[int]) -> QuickShare:
+    def cap(self, x: Tensor, cap: float) -> Tensor:
+        return torch.tanh(x / cap) * cap
+
+    def plan(self, shares: Sequence[Share], windows: Sequence[int] = (0,)) -> dict[int, list[QuickShare]]:
+        return {window: [self._share(share, window) for share in shares] for window in windows}
+
+    def _share(self, share: Share, window: int) -> QuickShare:
+        block, nodes = share.block, share.nodes
         stop = block.length + block.nodes
-        slots = block.slots(0, stop)
+        ends = [block.length + block.depths[node] for node in nodes]  # the position of each row
+        first = max(min(ends) - window + 1, 0) if window else 0
+        slots = block.slots(first, stop)
         if len(nodes) == 1 and len(block.ancestors(nodes[0])) == block.nodes:
             return QuickShare(1, slots, None)
         mask = torch.full((len(nodes), stop), -torch.inf, dtype=self._dtype)
@@ -139,17 +177,35 @@ class Quick:
         else:
             for row, node in enumerate(nodes):
                 mask[row, [block.length + ancestor for ancestor in block.ancestors(node)]] = 0.0
-        return QuickShare(len(nodes), slots, mask.to(self._device))
+        if window:
+            positions = torch.tensor(
+                [*range(block.length), *(block.length + depth for depth in block.depths)]
+            )
+            mask.masked_fill_(positions <= torch.tensor(ends)[:, None] - window, -torch.inf)
+        return QuickShare(len(nodes), slots, mask[:, first:].to(self._device))
 
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor, plan: list[QuickShare]) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        plan: dict[int, list[QuickShare]],
+        scale: float,
+        *,
+        window: int = 0,
+        cap: float = 0.0,
+    ) -> Tensor:
         outputs = []
         start = 0
-        for share in plan:
-            outputs.append(self._attend_one(q[start : start + share.rows], keys, values, share))
+        for share in plan[window]:
+            rows = q[start : start + share.rows]
+            outputs.append(self._attend_one(rows, keys, values, share, scale, cap))
             start += share.rows
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
-    def _attend_one(self, q: Tensor, keys: Tensor, values: Tensor, share: QuickShare) -> Tensor:
+    def _attend_one(
+        self, q: Tensor, keys: Tensor, values: Tensor, share: QuickShare, scale: float, cap: float
+    ) -> Tensor:
         rows, heads, d = q.shape
         kv_heads = keys.shape[1]
         group = heads // kv_heads
@@ -158,5 +214,10 @@ class Quick:
         # the heads that share a K/V head are stacked as more rows: no copy of K/V for grouped queries
         q = q.view(rows, kv_heads, group, d).permute(1, 2, 0, 3).reshape(1, kv_heads, group * rows, d)
         mask = None if share.mask is None else share.mask.repeat(group, 1)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)  # [1, kv heads, group · rows, d]
+        if cap:
+            scores = self.cap((q @ k.transpose(-1, -2)).float() * scale, cap)
+            scores = scores if mask is None else scores + mask
+            out = torch.softmax(scores, dim=-1).to(v.dtype) @ v
+        else:  # [1, kv heads, group · rows, d]
+            out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
         return out.view(kv_heads, group, rows, d).permute(2, 0, 1, 3).reshape(rows, heads * d)

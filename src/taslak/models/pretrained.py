@@ -17,6 +17,7 @@ from taslak.models.layers import HEAD
 from taslak.models.loading import (
     Notice,
     Progress,
+    adopt,
     check_tensors,
     load_packed,
     load_tensors,
@@ -33,9 +34,6 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 _CACHE_SHARE = 0.8
 """Of the memory left beside the weights; the rest is for activations, logits and other programs."""
-
-_DERIVED = ("*.rotary_emb.inv_freq", "*.attn.masked_bias", "*.attn.bias")
-"""Buffers that old checkpoints carry along and every loader computes for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +76,12 @@ def load_pretrained(
     kernels = kernels and dtype != "float32"
     weights: dict[str, Tensor | Packed]
     if kernels:
-        folder, stored = resolve_packed(name, dtype=dtype, progress=progress, notice=notice)
+        folder, packed = resolve_packed(name, dtype=dtype, progress=progress, notice=notice)
         config = DecoderConfig.from_folder(folder)
-        left = _memory_left(name, packed_bytes(stored) + taken, where)
+        left = _memory_left(name, packed_bytes(packed) + taken, where)
         tokenizer = Tokenizer.from_folder(folder, name=name)
         with ThreadPoolExecutor(1) as reader:  # where weights are read, that takes as long as the tokenizer
-            reading = reader.submit(load_packed, stored)
+            reading = reader.submit(load_packed, packed)
             _ = tokenizer.vocab_size
         weights = reading.result()
     else:
@@ -91,9 +89,10 @@ def load_pretrained(
         config = DecoderConfig.from_folder(folder)
         numbers = sum(torch.Size(shape).numel() for shape in config.tensors().values())
         left = _memory_left(name, numbers * TORCH_DTYPES[dtype].itemsize + taken, where)
-        weights = {key: weight.to(where) for key, weight in load_tensors(folder, TORCH_DTYPES[dtype]).items()}
+        stored = load_tensors(folder, TORCH_DTYPES[dtype]).items()
+        weights = {key: weight.to(where) for key, weight in adopt(config, stored)}
         tokenizer = Tokenizer.from_folder(folder, name=name)
-    check_tensors(weights, config.tensors(), optional=_optional(config), file=folder)
+    check_tensors(weights, config.tensors(), optional=(HEAD,) if config.tied else (), file=folder)
     if config.tied:
         weights.pop(HEAD, None)
     decoder = Decoder(
@@ -121,10 +120,6 @@ def check_dtype(dtype: str, device: str | torch.device) -> torch.device:
                 "use bfloat16 or float32"
             )
     return where
-
-
-def _optional(config: DecoderConfig) -> tuple[str, ...]:
-    return (*_DERIVED, "lm_head.weight") if config.tied else _DERIVED
 
 
 def _device(device: str | torch.device) -> torch.device:

@@ -63,13 +63,29 @@ class Reference:
     def norm(self, x: Tensor, weight: Tensor, eps: float) -> Tensor:
         wide = x.float()
         mean = (wide * wide).sum(-1, keepdim=True) / x.shape[-1]  # [R, 1]
-        return weight * (wide / (mean + eps).sqrt()).to(x.dtype)
+        normed = wide / (mean + eps).sqrt()
+        return weight * normed.to(x.dtype) if weight.dtype == x.dtype else (weight * normed).to(x.dtype)
 
-    def gate(self, gate: Tensor, up: Tensor) -> Tensor:
-        wide = gate.float()
-        return (wide / (1.0 + steady_exp(-wide))).to(gate.dtype) * up
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor, eps: float) -> Tensor:
+        wide = x.float()
+        wide = wide - wide.sum(-1, keepdim=True) / x.shape[-1]
+        variance = (wide * wide).sum(-1, keepdim=True) / x.shape[-1]  # [R, 1]
+        return (wide / (variance + eps).sqrt() * weight + bias).to(x.dtype)
 
-    def plan(self, shares: Sequence[Share]) -> ReferencePlan:
+    def activate(self, kind: str, x: Tensor) -> Tensor:
+        wide = x.float()
+        if kind == "gelu":
+            return (0.5 * wide * (1.0 + steady_erf(wide * 0.5**0.5))).to(x.dtype)
+        # tanh-GELU is x · sigmoid(2 √(2/π) (x + 0.044715 x³))
+        slope = wide if kind == "silu" else 1.5957691216057308 * (wide + 0.044715 * (wide * wide * wide))
+        return (wide / (1.0 + steady_exp(-slope))).to(x.dtype)
+
+    def cap(self, x: Tensor, cap: float) -> Tensor:
+        e = steady_exp(x / cap * 2.0)
+        return (e - 1.0) / (e + 1.0) * cap
+
+    def plan(self, shares: Sequence[Share], windows: Sequence[int] = (0,)) -> ReferencePlan:
+        del windows
         rows: list[Tensor] = []
         for share in shares:
             block = share.block
@@ -85,37 +101,62 @@ class Reference:
         slots = torch.stack([F.pad(row, (0, width - row.numel()), value=int(row[-1])) for row in rows])
         return ReferencePlan(slots.to(self._device), lengths.to(self._device))
 
-    def attend(self, q: Tensor, keys: Tensor, values: Tensor, plan: ReferencePlan) -> Tensor:
+    def attend(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        plan: ReferencePlan,
+        scale: float,
+        *,
+        window: int = 0,
+        cap: float = 0.0,
+    ) -> Tensor:
         # a few rows at a time: each row gathers its own copy of its keys
-        parts = [
-            _attend(q[i : i + _ROWS], keys, values, plan.slots[i : i + _ROWS], plan.lengths[i : i + _ROWS])
-            for i in range(0, q.shape[0], _ROWS)
-        ]
+        parts = []
+        for i in range(0, q.shape[0], _ROWS):
+            few = ReferencePlan(plan.slots[i : i + _ROWS], plan.lengths[i : i + _ROWS])
+            parts.append(self._attend(q[i : i + _ROWS], keys, values, few, scale, window, cap))
         return torch.cat(parts)
 
-
-def _attend(q: Tensor, keys: Tensor, values: Tensor, slots: Tensor, lengths: Tensor) -> Tensor:
-    """q: [R, heads, d]; slots: [R, B · 64]; lengths: [R] -> [R, heads · d]."""
-    rows, heads, d = q.shape
-    kv_heads = keys.shape[1]
-    group, blocks = heads // kv_heads, slots.shape[1] // PAGE
-    shape = (rows, blocks, PAGE, kv_heads, d)
-    k = keys[slots].float().view(shape).permute(0, 3, 1, 2, 4)  # [R, kv, B, 64, d]
-    v = values[slots].float().view(shape).permute(0, 3, 1, 2, 4)
-    wide = q.float().view(rows, kv_heads, 1, group, d).expand(-1, -1, blocks, -1, -1)  # [R, kv, B, group, d]
-    scores = _bmm(wide, k.transpose(-1, -2)) * d**-0.5  # [R, kv, B, group, 64]
-    position = torch.arange(blocks * PAGE, device=q.device).view(1, 1, blocks, 1, PAGE)
-    seen = position < lengths.view(rows, 1, 1, 1, 1)
-    # the largest score is the same in any order, so only the sums need one
-    largest = scores.masked_fill(~seen, -torch.inf).amax(dim=(2, 4), keepdim=True)
-    weights = steady_exp(scores - largest) * seen  # [R, kv, B, group, 64]
-    sums = weights.sum(-1, keepdim=True)  # [R, kv, B, group, 1]
-    mixed = _bmm(weights, v)  # [R, kv, B, group, d]
-    total, out = sums[:, :, 0], mixed[:, :, 0]
-    for block in range(1, blocks):
-        total = total + sums[:, :, block]
-        out = out + mixed[:, :, block]
-    return (out / total).view(rows, heads * d).to(q.dtype)
+    def _attend(
+        self,
+        q: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        plan: ReferencePlan,
+        scale: float,
+        window: int,
+        cap: float,
+    ) -> Tensor:
+        """q: [R, heads, d] -> [R, heads · d]."""
+        rows, heads, d = q.shape
+        kv_heads = keys.shape[1]
+        group, blocks = heads // kv_heads, plan.slots.shape[1] // PAGE
+        shape = (rows, blocks, PAGE, kv_heads, d)
+        k = keys[plan.slots].float().view(shape).permute(0, 3, 1, 2, 4)  # [R, kv, B, 64, d]
+        v = values[plan.slots].float().view(shape).permute(0, 3, 1, 2, 4)
+        wide = (
+            q.float().view(rows, kv_heads, 1, group, d).expand(-1, -1, blocks, -1, -1)
+        )  # [R, kv, B, group, d]
+        scores = _bmm(wide, k.transpose(-1, -2)) * scale  # [R, kv, B, group, 64]
+        if cap:
+            scores = self.cap(scores, cap)
+        position = torch.arange(blocks * PAGE, device=q.device).view(1, 1, blocks, 1, PAGE)
+        lengths = plan.lengths.view(rows, 1, 1, 1, 1)
+        seen = position < lengths
+        if window:
+            seen &= position >= lengths - window
+        # the largest score is the same in any order, so only the sums need one
+        largest = scores.masked_fill(~seen, -torch.inf).amax(dim=(2, 4), keepdim=True)
+        weights = steady_exp(scores - largest) * seen  # [R, kv, B, group, 64]
+        sums = weights.sum(-1, keepdim=True)  # [R, kv, B, group, 1]
+        mixed = _bmm(weights, v)  # [R, kv, B, group, d]
+        total, out = sums[:, :, 0], mixed[:, :, 0]
+        for block in range(1, blocks):
+            total = total + sums[:, :, block]
+            out = out + mixed[:, :, block]
+        return (out / total).view(rows, heads * d).to(q.dtype)
 
 
 def _bmm(a: Tensor, b: Tensor) -> Tensor:
@@ -140,6 +181,17 @@ def steady_exp(x: Tensor) -> Tensor:
         p = p * r + 1.0 / denominator
     scale = ((n.to(torch.int32) + 127).clamp(min=0) << 23).view(torch.float32)
     return p * scale
+
+
+def steady_erf(x: Tensor) -> Tensor:
+    """The error function, of IEEE operations alone, to 4e-7 (Abramowitz and Stegun 1964, 7.1.26).
+    x: Float32, any shape."""
+    size = x.abs()
+    t = 1.0 / (1.0 + 0.3275911 * size)
+    p = torch.full_like(t, 1.061405429)
+    for term in (-1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        p = p * t + term
+    return torch.copysign(1.0 - p * t * steady_exp(-(size * size)), x)
 
 
 @contextmanager

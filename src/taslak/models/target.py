@@ -126,5 +126,5 @@ class Target(Protocol):
         ...
 
     def unembedding(self, ids: Tensor) -> Tensor:
-        """Rows of the lm_head. Int64[n] -> Float[n, H]."""
+        """Rows of the lm_head, with what logits are multiplied with in them. Int64[n] -> Float[n, H]."""
         ...

@@ -20,6 +20,8 @@ SLOTS = 40 * PAGE
 DTYPES = (torch.float32, torch.bfloat16)
 HEADS = st.sampled_from([(1, 1), (4, 2), (9, 3), (12, 2), (7, 7)])
 SIZES = st.sampled_from([8, 16, 20, 64, 80, 128, 256])
+WINDOWS = st.sampled_from([0, 0, 1, 5, 20, 63, 64, 65, 100])
+CAPS = st.sampled_from([0.0, 0.0, 3.0, 50.0])
 
 
 @dataclass
@@ -41,14 +43,19 @@ class Sequence:
             node = self.parents[node]
         return path[::-1]
 
-    def keys(self, node: int) -> list[int]:
-        """Slots of what the node sees, by absolute position."""
+    def keys(self, node: int, window: int = 0) -> list[int]:
+        """Slots of what the node sees, by absolute position; with a window the last so many."""
         positions = [*range(self.length), *(self.length + n for n in self.path(node))]
-        return [self.slot(position) for position in positions]
+        return [self.slot(position) for position in positions[-window:]]
 
 
 def attend(
-    sequences: list[Sequence], q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    sequences: list[Sequence],
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    window: int = 0,
+    cap: float = 0.0,
 ) -> torch.Tensor:
     """q: Float32[R, heads, d]; keys, values: [slots, kv heads, d] -> [R, heads, d]."""
     plan = extension.Plan([(s.pages, s.length, s.parents, s.rows, 0) for s in sequences])
@@ -57,15 +64,17 @@ def attend(
     slots, kv_heads, size = keys.shape
     half = keys.dtype == torch.bfloat16
     addresses = (t.data_ptr() for t in (q, keys, values))
-    extension.attend(plan, *addresses, half, slots, kv_heads, size, q.shape[1], size**-0.5, out.data_ptr())
+    shape = (half, slots, kv_heads, size, q.shape[1], size**-0.5)
+    extension.attend(plan, *addresses, *shape, out.data_ptr(), window, cap)
     return out
 
 
-def expected(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+def expected(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, cap: float = 0.0) -> torch.Tensor:
     """One row in float64. q: [heads, d]; keys, values: [n, kv heads, d]."""
     group = q.shape[0] // keys.shape[1]
     k, v = (t.double().repeat_interleave(group, dim=1) for t in (keys, values))
-    weights = torch.softmax(torch.einsum("hd,nhd->hn", q.double(), k) * q.shape[1] ** -0.5, dim=-1)
+    scores = torch.einsum("hd,nhd->hn", q.double(), k) * q.shape[1] ** -0.5
+    weights = torch.softmax(torch.tanh(scores / cap) * cap if cap else scores, dim=-1)
     return torch.einsum("hn,nhd->hd", weights, v)
 
 
@@ -97,7 +106,14 @@ def pool(kv_heads: int, size: int, dtype: torch.dtype, seed: int) -> tuple[torch
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @settings(max_examples=30)
-@given(heads=HEADS, size=SIZES, sequences=passes(), sharpness=st.sampled_from((0.1, 1.0, 30.0)))
+@given(
+    heads=HEADS,
+    size=SIZES,
+    sequences=passes(),
+    sharpness=st.sampled_from((0.1, 1.0, 30.0)),
+    window=WINDOWS,
+    cap=CAPS,
+)
 def test_rows_agree_with_float64(
     path: str,
     dtype: torch.dtype,
@@ -105,49 +121,58 @@ def test_rows_agree_with_float64(
     size: int,
     sequences: list[Sequence],
     sharpness: float,
+    window: int,
+    cap: float,
 ) -> None:
     keys, values = pool(heads[1], size, dtype, seed=0)
     rows = [(s, node) for s in sequences for node in s.rows]
     q = torch.randn((len(rows), heads[0], size), generator=torch.Generator().manual_seed(1)) * sharpness
     with on_path(path):
-        out = attend(sequences, q, keys, values)
+        out = attend(sequences, q, keys, values, window, cap)
     # a float32 score is rounded in proportion to its size, and its exponential with it
     tolerance = 2e-5 * max(1.0, sharpness / 10)
     for row, (sequence, node) in enumerate(rows):
-        slots = sequence.keys(node)
-        assert (out[row] - expected(q[row], keys[slots], values[slots])).abs().max() < tolerance
+        slots = sequence.keys(node, window)
+        assert (out[row] - expected(q[row], keys[slots], values[slots], cap)).abs().max() < tolerance
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @settings(max_examples=60)
-@given(heads=HEADS, size=SIZES, sequences=passes(), data=st.data())
+@given(heads=HEADS, size=SIZES, sequences=passes(), window=WINDOWS, cap=CAPS, data=st.data())
 def test_a_row_has_the_same_bits_alone(
-    dtype: torch.dtype, heads: tuple[int, int], size: int, sequences: list[Sequence], data: st.DataObject
+    dtype: torch.dtype,
+    heads: tuple[int, int],
+    size: int,
+    sequences: list[Sequence],
+    window: int,
+    cap: float,
+    data: st.DataObject,
 ) -> None:
-    """Other rows, the tree, slots, what is committed already, threads and vector width change nothing."""
+    """Other rows, the tree, slots, what is committed already, threads and vector width change nothing, and
+    neither does what lies before its window."""
     keys, values = pool(heads[1], size, dtype, seed=2)
     rows = [(s, node) for s in sequences for node in s.rows]
     q = torch.randn((len(rows), heads[0], size), generator=torch.Generator().manual_seed(3)) * 4
-    seen = sorted({slot for s, node in rows for slot in s.keys(node)})
+    seen = sorted({slot for s, node in rows for slot in s.keys(node, window)})
     poisoned = torch.ones(SLOTS, dtype=torch.bool)
     poisoned[seen] = False
     keys[poisoned], values[poisoned] = torch.nan, torch.nan  # nobody may read what isn't a row's own
     before = threads()
     set_threads(data.draw(st.integers(1, 3)))
-    out = attend(sequences, q, keys, values)
+    out = attend(sequences, q, keys, values, window, cap)
     set_threads(before)
     row = data.draw(st.integers(0, len(rows) - 1))
     sequence, node = rows[row]
-    slots = sequence.keys(node)
+    slots, length = sequence.keys(node, window), len(sequence.keys(node))
     # the same keys elsewhere, all but the last committed, the rest of the memory NaN
     pages = list(data.draw(st.permutations(range(SLOTS // PAGE))))
-    alone = Sequence(pages, len(slots) - 1, [-1], [0])
+    alone = Sequence(pages, length - 1, [-1], [0])
     moved_keys, moved_values = torch.full_like(keys, torch.nan), torch.full_like(values, torch.nan)
-    where = [alone.slot(position) for position in range(len(slots))]
+    where = [alone.slot(position) for position in range(length - len(slots), length)]
     moved_keys[where], moved_values[where] = keys[slots], values[slots]
     for path in PATHS:
         with on_path(path):
-            one = attend([alone], q[row : row + 1], moved_keys, moved_values)[0]
+            one = attend([alone], q[row : row + 1], moved_keys, moved_values, window, cap)[0]
         assert torch.equal(one, out[row]), path
 
 

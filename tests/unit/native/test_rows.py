@@ -1,4 +1,4 @@
-"""RMSNorm and rotary embedding: right against float64, the same bits in any company and on any path."""
+"""Norms, rotary embedding, soft caps: right against float64, the same bits in any company and on any path."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taslak.models.config import RopeConfig
 from taslak.models.rope import Rope
+from taslak.models.rope_config import RopeConfig
 from taslak.native import set_threads, threads
 from taslak.native.build import extension
 from tests.unit.native.paths import PATHS, on_path
@@ -52,6 +52,49 @@ def test_norm(rows: int, width: int, seed: int, scale: float, count: int) -> Non
     for path in PATHS:
         with on_path(path):
             assert torch.equal(norm(x[row : row + 1].clone(), weight, 1e-5)[0], out[row]), path
+
+
+@settings(max_examples=40)
+@given(rows=st.integers(1, 40), width=st.integers(1, 200), seed=st.integers(0, 2**31))
+def test_layer_norm(rows: int, width: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn((rows, width), generator=generator) + 3.0
+    weight, bias = torch.randn((2, width), generator=generator)
+
+    def layer_norm(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        addresses = (t.data_ptr() for t in (x, weight, bias))
+        extension.layer_norm(*addresses, 1e-5, *x.shape, out.data_ptr())
+        return out
+
+    out = layer_norm(x)
+    wide = x.double()
+    expected = torch.nn.functional.layer_norm(wide, (width,), weight.double(), bias.double(), 1e-5)
+    assert (out - expected).abs().max() < 2e-5  # a row of nearly equal numbers loses some
+    row = seed % rows
+    for path in PATHS:
+        with on_path(path):
+            assert torch.equal(layer_norm(x[row : row + 1].clone())[0], out[row]), path
+
+
+@settings(max_examples=40)
+@given(
+    count=st.one_of(st.integers(1, 70), st.sampled_from((16384, 40_000))),
+    scale=st.sampled_from((1.0, 0.125, 7.0)),
+    cap=st.sampled_from((0.0, 5.0, 30.0)),
+    seed=st.integers(0, 2**31),
+)
+def test_scale_and_cap(count: int, scale: float, cap: float, seed: int) -> None:
+    x = torch.randn(count, generator=torch.Generator().manual_seed(seed)) * 20
+    wide = x.double() * scale
+    expected = torch.tanh(wide / cap) * cap if cap else wide
+    for path in PATHS:
+        got, one = x.clone(), x[seed % count : seed % count + 1].clone()
+        with on_path(path):
+            extension.scale_and_cap(got.data_ptr(), count, scale, cap)
+            extension.scale_and_cap(one.data_ptr(), 1, scale, cap)
+        assert torch.allclose(got.double(), expected, rtol=1e-6, atol=1e-5)
+        assert one[0] == got[seed % count]
 
 
 @settings(max_examples=60)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from taslak.errors import CheckpointError
-from taslak.models.config import RopeConfig, rope_config
 from taslak.models.loading import check_tensors
+from taslak.models.rope_config import RopeConfig, rope_config
 
 Shapes = dict[str, tuple[int, ...]]
 

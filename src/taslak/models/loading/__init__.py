@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from taslak.errors import ModelNotFound, OptionError
 from taslak.models.loading import converted, hub, huggingface, packed, remembered
+from taslak.models.loading.adopt import adopt
 from taslak.models.loading.huggingface import check_tensors, load_tensors
 from taslak.models.loading.packed import load_packed, packed_bytes
 from taslak.models.loading.packs import DEFAULT_PACK, Notice, Pack, fetch, find_pack, packs
@@ -25,6 +26,7 @@ __all__ = [
     "Notice",
     "Pack",
     "Progress",
+    "adopt",
     "cache_home",
     "check_tensors",
     "fetch",

@@ -54,14 +54,14 @@ def convert(
 def _write_model(model: GGUFModel, folder: Path, dtype: torch.dtype, progress: Progress | None) -> None:
     """Writes every file of the Hugging Face layout for `model` into `folder`."""
     stored, item = DTYPES[_dtype_name(dtype)]
-    shapes = {tensor.name: tensor.shape for tensor in model.tensors()}
+    shapes = {tensor.name: tensor.shape for tensor in model.stored()}
     total = sum(item * _count(shape) for shape in shapes.values())
     what = f"converting {model.path.name} to {_dtype_name(dtype)}"
     storage.require_free(folder, total, what)
     with storage.full_disk_is_an_error(folder, what):
         write_settings(model, folder, _dtype_name(dtype))
         with SafetensorsWriter(folder / huggingface.SINGLE_FILE, stored, item, shapes) as writer:
-            for tensor in model.tensors():
+            for tensor in model.stored():
                 for chunk in tensor.chunks(dtype):
                     writer.write(tensor.name, chunk)
                     if progress is not None:

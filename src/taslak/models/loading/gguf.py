@@ -2,7 +2,7 @@
 
 Reading is lazy: the file is mapped, and a tensor is dequantised chunk by chunk when it is asked for. The
 tokenizer in the file is read by `gguf_tokenizer.py`; what differs between architectures is data
-(`architectures.py`).
+(`taslak.models.families`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,9 @@ import numpy as np
 import numpy.typing as npt
 
 from taslak.errors import CheckpointError
-from taslak.models.loading.architectures import ARCHITECTURES, SETTINGS, TOP_TENSORS, Architecture
+from taslak.models.config import DecoderConfig
+from taslak.models.families import ARCHITECTURES, Family, Gguf, why_not
+from taslak.models.loading.adopt import head_rows, parts
 
 if TYPE_CHECKING:  # imported with the first file that is opened
     import gguf
@@ -30,6 +32,7 @@ QUANTISATIONS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "
 # Big enough to keep the cores busy, small enough that all cores' chunks together are a few tens of MB.
 CHUNK_ELEMENTS = 1 << 21
 ROPE_FACTORS = "rope_freqs.weight"
+LONGROPE_FACTORS = {f"{length}_factor": f"rope_factors_{length}.weight" for length in ("short", "long")}
 # Every published Llama 3.x uses these; only the factor differs between them.
 LLAMA3_LOW, LLAMA3_HIGH, LLAMA3_ORIGINAL = 1.0, 4.0, 8192
 
@@ -64,14 +67,22 @@ class GGUFModel:
         return str(self.value("general.architecture", "(none)"))
 
     @property
-    def architecture(self) -> Architecture:
+    def family(self) -> Family:
         """Raises CheckpointError for an architecture that isn't in the table."""
-        if self.architecture_name not in ARCHITECTURES:
+        name = self.architecture_name
+        if name not in ARCHITECTURES:
+            reason = why_not(name)
             raise CheckpointError(
-                f"{self.path} has the architecture {self.architecture_name!r}; "
+                f"{self.path} has the architecture {name!r}{f': it {reason}' if reason else ''}; "
                 f"supported are: {', '.join(ARCHITECTURES)}"
             )
-        return ARCHITECTURES[self.architecture_name]
+        return ARCHITECTURES[name]
+
+    @property
+    def _gguf(self) -> Gguf:
+        gguf = self.family.gguf
+        assert gguf is not None
+        return gguf
 
     def value(self, key: str, default: Any = None) -> Any:
         """A metadata value as a plain Python object (number, string, bool, list), or `default`."""
@@ -91,14 +102,11 @@ class GGUFModel:
 
     def config(self) -> dict[str, Any]:
         """The contents of config.json, token ids and dtype aside."""
-        architecture = self.architecture
-        config: dict[str, Any] = {
-            "architectures": [architecture.model_class],
-            "model_type": architecture.model_type,
-        }
-        config |= {name: self.setting(key) for name, key in SETTINGS.items()}
-        heads = config["num_attention_heads"]
-        head_dim = self.setting("attention.key_length", config["hidden_size"] // heads)
+        gguf = self._gguf
+        config: dict[str, Any] = {"architectures": [gguf.model_class], "model_type": self.family.model_type}
+        config |= {name: self.setting(key) for name, key in gguf.settings.items()}
+        heads = self.setting("attention.head_count")
+        head_dim = self.setting("attention.key_length", self.setting("embedding_length") // heads)
         config |= {
             "num_key_value_heads": self.setting("attention.head_count_kv", heads),
             "head_dim": head_dim,
@@ -106,22 +114,33 @@ class GGUFModel:
             "rope_theta": self.setting("rope.freq_base", 10000.0),
             "tie_word_embeddings": "output.weight" not in self._tensors,
             "vocab_size": int(self._tensor("token_embd.weight").shape[1]),
-        } | dict(architecture.fixed)
+            **gguf.fixed,
+            **gguf.read(self),
+        }
         for key in ("rope.dimension_count", "attention.value_length"):
-            if self.setting(key, head_dim) != head_dim:
+            if key not in gguf.understood and self.setting(key, head_dim) != head_dim:
                 raise CheckpointError(
                     f"{self.path}: {key} is not the head size {head_dim}, which is not supported"
                 )
         if self.setting("expert_count", 0):
             raise CheckpointError(f"{self.path} is a mixture of experts, which is not supported")
-        if self.setting("attention.sliding_window", 0) not in (0, config["max_position_embeddings"]):
+        window = "attention.sliding_window"
+        if window not in gguf.understood and self.setting(window, 0) not in (
+            0,
+            self.setting("context_length"),
+        ):
             raise CheckpointError(f"{self.path} uses a sliding attention window, which is not supported")
         if scaling := self._rope_scaling(head_dim, config["rope_theta"]):
             config["rope_scaling"] = scaling
         return config
 
+    @cached_property
+    def decoder(self) -> DecoderConfig:
+        """What its config.json says, read."""
+        return DecoderConfig.from_hf(self.config())
+
     def tensors(self) -> Iterator[SourceTensor]:
-        """Every weight under its Hugging Face name, in the file's order.
+        """Every weight under its Hugging Face name, in the file's order; stacked matrices stay stacked.
 
         Raises CheckpointError for a missing or unknown tensor, or one in an unsupported quantisation.
         """
@@ -129,7 +148,7 @@ class GGUFModel:
         for name in names:
             self._tensor(name)
         for name, tensor in self._tensors.items():
-            if name == ROPE_FACTORS:
+            if name in (ROPE_FACTORS, *LONGROPE_FACTORS.values()):
                 continue  # went into the config
             if name not in names:
                 raise CheckpointError(
@@ -141,9 +160,26 @@ class GGUFModel:
                     f"supported are: {', '.join(QUANTISATIONS)}"
                 )
             shape = tuple(int(n) for n in reversed(tensor.shape))
-            heads = self.architecture.permuted.get(name.split(".", 2)[-1])
             rows = tensor.data.reshape(-1, tensor.data.shape[-1])
-            yield SourceTensor(names[name], shape, rows, tensor.tensor_type, self._head_count(heads))
+            yield SourceTensor(
+                names[name], shape, rows, tensor.tensor_type, self._paired_rows(name, shape[0])
+            )
+
+    def stored(self) -> Iterator[SourceTensor]:
+        """The same arranged as a checkpoint in Hugging Face's layout has them."""
+        return map(self._as_stored, self.tensors())
+
+    def _as_stored(self, tensor: SourceTensor) -> SourceTensor:
+        family = self.family
+        if family.turns(tensor.name, tensor.shape):
+            return replace(tensor, shape=tensor.shape[::-1], turned=True)
+        if family.norm_offset and tensor.name.endswith("norm.weight"):
+            return replace(tensor, shift=-family.norm_offset)
+        count = len(family.ours(tensor.name))
+        if family.by_head and count > 1:
+            places = [row for number in range(count) for row in head_rows(self.decoder, number, count)]
+            return replace(tensor, order=np.argsort(places))
+        return tensor
 
     def quantisations(self) -> list[str]:
         """How the matrices of the layers are stored, each kind once."""
@@ -155,16 +191,17 @@ class GGUFModel:
         return sorted(kinds)
 
     def _names(self) -> dict[str, str]:
-        """The names of all tensors the architecture needs: in the GGUF -> in the Hugging Face layout."""
+        """The names of all tensors the model needs: in the GGUF -> in the Hugging Face layout."""
+        family, gguf, wanted = self.family, self._gguf, self.decoder.tensors()
+        stems = dict(gguf.tops)
+        for layer in range(self.decoder.layers):
+            stems |= {
+                f"blk.{layer}.{part}": f"{family.layer}{layer}.{name}" for part, name in gguf.parts.items()
+            }
         names = {
-            f"blk.{layer}.{theirs}": f"model.layers.{layer}.{ours}"
-            for layer in range(self.setting("block_count"))
-            for theirs, ours in self.architecture.layer_tensors.items()
+            f"{part}.{kind}": f"{name}.{kind}" for part, name in stems.items() for kind in ("weight", "bias")
         }
-        tied = "output.weight" not in self._tensors
-        return {
-            theirs: ours for theirs, ours in TOP_TENSORS.items() if not (tied and "lm_head" in ours)
-        } | names
+        return {part: name for part, name in names.items() if all(our in wanted for our in family.ours(name))}
 
     def _tensor(self, name: str) -> gguf.ReaderTensor:
         if name not in self._tensors:
@@ -173,11 +210,17 @@ class GGUFModel:
             )
         return self._tensors[name]
 
-    def _head_count(self, config_name: str | None) -> int | None:
-        if config_name is None:
+    def _paired_rows(self, name: str, rows: int) -> npt.NDArray[np.int64] | None:
+        """The rows of a tensor in Hugging Face's order, where the GGUF has those of each head in ggml's
+        rotary order: pairs side by side."""
+        heads = self._gguf.paired.get(name.split(".", 2)[-1].removesuffix(".weight"))
+        if heads is None:
             return None
-        heads = self.setting("attention.head_count")
-        return int(self.setting("attention.head_count_kv", heads) if "key_value" in config_name else heads)
+        count = self.setting("attention.head_count")
+        if "key_value" in heads:
+            count = self.setting("attention.head_count_kv", count)
+        pairs = np.arange(rows).reshape(int(count), -1, 2)  # [heads, head_dim / 2, 2]
+        return np.asarray(pairs.swapaxes(1, 2).reshape(-1))
 
     def _rope_scaling(self, head_dim: int, theta: float) -> dict[str, Any] | None:
         """The rope_scaling entry of config.json; raises CheckpointError for a kind it can't express."""
@@ -195,26 +238,60 @@ class GGUFModel:
                 "high_freq_factor": LLAMA3_HIGH,
                 "original_max_position_embeddings": LLAMA3_ORIGINAL,
             }
+        if set(LONGROPE_FACTORS.values()) <= set(self._tensors):
+            return self._longrope()
         if kind == "none" and factor in (0.0, 1.0):
             return None
         if kind in ("linear", "none"):
             return {"rope_type": "linear", "factor": factor}
-        raise CheckpointError(f"{self.path} uses the rotary scaling {kind!r}; supported are: linear, llama3")
+        if kind == "yarn" and self.setting("rope.scaling.attn_factor", 1.0) == 1.0:
+            return {
+                "rope_type": "yarn",
+                "factor": factor,
+                "original_max_position_embeddings": self.setting("rope.scaling.original_context_length"),
+            }
+        raise CheckpointError(
+            f"{self.path} uses the rotary scaling {kind!r}; supported are: linear, llama3, longrope, yarn"
+        )
+
+    def _longrope(self) -> dict[str, Any]:
+        scaling: dict[str, Any] = {"rope_type": "longrope"}
+        for key, name in LONGROPE_FACTORS.items():
+            stored = np.asarray(self._tensors[name].data, dtype=np.float32).reshape(-1)
+            scaling[key] = [_short(float(divisor)) for divisor in stored]
+        if attention := self.setting("rope.scaling.attn_factor", 0.0):
+            scaling["attention_factor"] = attention
+        return scaling
 
 
 @dataclass(frozen=True)
 class SourceTensor:
-    """One tensor still as the file holds it: `rows` [rows, row bytes or values], quantised.
+    """One tensor still as the file holds it: `rows` [rows, row bytes or values], quantised; of a vector one.
 
-    `rotary_heads` is set where the rows of each head lie in ggml's rotary order (pairs side by side) and
-    have to be put back into halves.
+    order:   the rows (of a vector the numbers) as they are wanted; None = as they are
+    turned:  whether `chunks` gives the matrix [in, out]
+    shift:   added to every number by `chunks`
     """
 
     name: str
     shape: tuple[int, ...]
     rows: npt.NDArray[Any]
     quantisation: gguf.GGMLQuantizationType
-    rotary_heads: int | None
+    order: npt.NDArray[np.int64] | None = None
+    turned: bool = False
+    shift: float = 0.0
+
+    def split(self, config: DecoderConfig) -> list[SourceTensor]:
+        """Under our names, taken apart where several matrices are stacked."""
+        found = []
+        for name, rows in parts(config, self.name, by_head=False):
+            if rows is None:
+                found.append(replace(self, name=name))
+                continue
+            picked = self.rows[rows] if len(self.shape) == 2 else self.rows[:, rows]
+            count = len(picked) if len(self.shape) == 2 else picked.shape[1]
+            found.append(replace(self, name=name, rows=picked, shape=(count, *self.shape[1:])))
+        return found
 
     def pieces(self, multiple: int = 1) -> list[npt.NDArray[Any]]:
         """The rows as they are stored, in the Hugging Face order, a few million weights at a time.
@@ -222,16 +299,26 @@ class SourceTensor:
         multiple: of how many rows every piece but the last is to be
         """
         rows = self.rows
-        if self.rotary_heads is not None:
-            pairs = np.arange(len(rows)).reshape(self.rotary_heads, -1, 2)  # [heads, head_dim / 2, 2]
-            rows = rows[pairs.swapaxes(1, 2).reshape(-1)]
+        if self.order is not None:
+            rows = rows[self.order] if len(self.shape) == 2 else rows[:, self.order]
         step = max(1, CHUNK_ELEMENTS // self.shape[-1] // multiple) * multiple
         return [rows[start : start + step] for start in range(0, len(rows), step)]
 
+    def values(self) -> npt.NDArray[np.float32]:
+        """All numbers, in their shape."""
+        import gguf
+
+        whole = [np.asarray(gguf.dequantize(piece, self.quantisation), np.float32) for piece in self.pieces()]
+        return np.concatenate(whole).reshape(self.shape)
+
     def chunks(self, dtype: torch.dtype) -> Iterator[memoryview]:
         """The tensor's bytes as `dtype`, in order, in pieces of a few MB; uses every core."""
+        if self.turned:
+            values = replace(self, shape=self.shape[::-1], turned=False).values()
+            yield _as_bytes(np.ascontiguousarray(values.T), dtype)
+            return
         pieces = self.pieces()
-        convert = partial(_dequantise, quantisation=self.quantisation, dtype=dtype)
+        convert = partial(_dequantise, quantisation=self.quantisation, dtype=dtype, shift=self.shift)
         workers = min(len(pieces), os.cpu_count() or 1)
         with ThreadPoolExecutor(workers) as pool:
             # In batches, so that no more than one chunk a core is ever held.
@@ -240,14 +327,19 @@ class SourceTensor:
 
 
 def _dequantise(
-    rows: npt.NDArray[Any], quantisation: gguf.GGMLQuantizationType, dtype: torch.dtype
+    rows: npt.NDArray[Any], quantisation: gguf.GGMLQuantizationType, dtype: torch.dtype, shift: float
 ) -> memoryview:
-    """Quantised rows as the raw bytes of `dtype` (rounded to nearest even)."""
+    """Quantised rows, and `shift`, as the raw bytes of `dtype` (rounded to nearest even)."""
     import gguf
-    import torch
 
     # Unquantised rows come back as the read-only mapping itself, which torch won't take: hence "W".
     values = np.require(gguf.dequantize(rows, quantisation), np.float32, ["C", "W"])
+    return _as_bytes(values + np.float32(shift) if shift else values, dtype)
+
+
+def _as_bytes(values: npt.NDArray[np.float32], dtype: torch.dtype) -> memoryview:
+    import torch
+
     if dtype == torch.float32:
         return values.data.cast("B")
     # numpy has no bfloat16: pass the bits through as int16.

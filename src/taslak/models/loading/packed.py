@@ -8,6 +8,7 @@ itself: a kernel that reads another layout finds another folder.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taslak.errors import CheckpointError
+from taslak.models.config import DecoderConfig
 from taslak.models.loading import huggingface, large_pages, quantised, remembered, storage
+from taslak.models.loading.adopt import adopt
 from taslak.models.loading.converted import write_settings
 from taslak.models.loading.gguf import GGUFModel
 from taslak.models.loading.storage import Progress
@@ -30,6 +33,8 @@ DATA_FILE, INDEX_FILE = "weights.bin", "weights.json"
 PACKER_VERSION = 3
 EMBEDDING = "model.embed_tokens.weight"
 """Comes last in the file: unless it is the head too, a pass reads a few of its rows and it stays mapped."""
+POSITIONS = "model.embed_positions.weight"
+"""Added as it is."""
 
 ALIGNMENT_BYTES = 64
 # Rows of every layout's panels divide this, so that pieces can be packed one by one.
@@ -140,10 +145,10 @@ def _packed_numbers() -> str:
 
 def _write_gguf(model: GGUFModel, folder: Path, dtype: str, progress: Progress | None) -> None:
     what = f"packing {model.path.name} as {dtype}"
-    tensors = sorted(model.tensors(), key=lambda tensor: tensor.name == EMBEDDING)
-    config = model.config()
-    tied, layers = bool(config["tie_word_embeddings"]), int(config["num_hidden_layers"])
-    widths = {tensor.name: quantised.width(tensor.name, dtype, layers) for tensor in tensors}
+    config = model.decoder
+    whole = [part for tensor in model.tensors() for part in tensor.split(config)]
+    tensors = sorted(whole, key=lambda tensor: tensor.name == EMBEDDING)
+    widths = {tensor.name: quantised.width(tensor.name, dtype, config.layers) for tensor in tensors}
     needed = 0.0
     for tensor in tensors:
         kept = dtype == "int4" and not tensor.quantisation.name.startswith("Q4_")
@@ -153,17 +158,20 @@ def _write_gguf(model: GGUFModel, folder: Path, dtype: str, progress: Progress |
     done, total = 0, sum(tensor.rows.nbytes for tensor in tensors)
     with storage.full_disk_is_an_error(folder, what):
         write_settings(model, folder, dtype)
-        with _Writer(folder, tied) as writer:
+        with _Writer(folder, config.tied) as writer:
             for tensor in tensors:
+                if not _is_matrix(tensor.name, tensor.shape):
+                    writer.vector(tensor.name, tensor.values())
+                    done += tensor.rows.nbytes
+                    continue
                 for rows in tensor.pieces(PIECE_ROWS):
-                    if len(tensor.shape) == 2:
-                        packed = quantised.pack_rows(rows, tensor.quantisation, widths[tensor.name])
-                        writer.matrix(tensor.name, packed)
-                    else:
-                        writer.vector(tensor.name, np.asarray(rows, dtype=np.float32).reshape(tensor.shape))
+                    packed = quantised.pack_rows(rows, tensor.quantisation, widths[tensor.name])
+                    writer.matrix(tensor.name, packed)
                     done += rows.nbytes
                     if progress is not None:
                         progress(what, done, total)
+            if progress is not None:
+                progress(what, done, total)
 
 
 def _write_folder(source: Path, folder: Path, dtype: str, size: int, progress: Progress | None) -> None:
@@ -171,19 +179,16 @@ def _write_folder(source: Path, folder: Path, dtype: str, size: int, progress: P
 
     what = f"packing {source.name} as {dtype}"
     storage.require_free(folder, size, what)
-    config = storage.read_json(source / "config.json")
-    config = config if isinstance(config, dict) else {}
-    tied = bool(config.get("tie_word_embeddings"))
-    layers = int(config.get("num_hidden_layers", 0))
+    config = DecoderConfig.from_folder(source)
     done = 0
-    with storage.full_disk_is_an_error(folder, what), _Writer(folder, tied) as writer:
+    with storage.full_disk_is_an_error(folder, what), _Writer(folder, config.tied) as writer:
         for last in (False, True):
-            for name, tensor in huggingface.stored_tensors(source):
-                if (name == EMBEDDING) is not last or (tied and name == "lm_head.weight"):
+            for name, tensor in adopt(config, huggingface.stored_tensors(source)):
+                if (name == EMBEDDING) is not last or (config.tied and name == "lm_head.weight"):
                     continue
-                if tensor.dim() == 2:
+                if _is_matrix(name, tensor.shape):
                     step = max(1, (1 << 21) // tensor.shape[1] // PIECE_ROWS) * PIECE_ROWS
-                    width = quantised.width(name, dtype, layers)
+                    width = quantised.width(name, dtype, config.layers)
                     for rows in torch.split(tensor, step):
                         writer.matrix(name, quantised.pack_values(rows, width))
                 else:
@@ -191,6 +196,11 @@ def _write_folder(source: Path, folder: Path, dtype: str, size: int, progress: P
                 done += tensor.nbytes
                 if progress is not None:
                     progress(what, done, size)
+
+
+def _is_matrix(name: str, shape: Sequence[int]) -> bool:
+    """Whether a product reads it, or rows of it are looked up."""
+    return len(shape) == 2 and name != POSITIONS
 
 
 class _Writer:
