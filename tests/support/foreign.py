@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+from taslak.models.config import DecoderConfig
 
 VOCAB = 61
 
@@ -185,3 +188,22 @@ STATEFUL: dict[str, dict[str, Any]] = {
     },
 }
 """Models that carry a running state, tiny."""
+
+
+def twin(config: DecoderConfig, weights: Mapping[str, torch.Tensor]) -> Any:
+    """transformers' llama with the weights of one of ours."""
+    made = build(
+        "llama",
+        {
+            "vocab_size": config.vocab_size,
+            "hidden_size": config.hidden_size,
+            "intermediate_size": config.inner_size,
+            "num_hidden_layers": config.layers,
+            "num_attention_heads": config.heads,
+            "num_key_value_heads": config.kv_heads,
+            "max_position_embeddings": config.context,
+            "rms_norm_eps": config.norm_eps,
+        },
+    )
+    made.load_state_dict(weights)
+    return made

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from taslak.interop.wrap import from_transformers
 
 _HOME = {
-    "AutoModelForCausalLM": "taslak.interop.aliases",
-    "CausalLM": "taslak.interop.aliases",
+    "AutoModelForCausalLM": "taslak.interop.causal_lm",
+    "CausalLM": "taslak.interop.causal_lm",
     "from_transformers": "taslak.interop.wrap",
 }
 

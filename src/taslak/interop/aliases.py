@@ -155,7 +155,10 @@ def resolved(given: Mapping[str, Any], config: Any, own: Any) -> tuple[Any, dict
             raise OptionError(f"{name} has no counterpart in taslak: {REFUSED_ARGUMENTS[name]}")
     made = copy.deepcopy(GenerationConfig() if config is None else config)
     made.update(**{name: value for name, value in own.to_dict().items() if name in known}, defaults_only=True)
-    made.update(**{name: value for name, value in given.items() if name in known})
+    try:
+        made.update(**{name: value for name, value in given.items() if name in known})
+    except ValueError as error:  # what transformers itself checks
+        raise OptionError(str(error)) from error
     for name in sorted(known - TRANSLATED - WITHOUT_EFFECT):
         value = getattr(made, name)
         nothing, instead = REFUSED.get(name, ((), "this release doesn't know it"))
@@ -221,11 +224,8 @@ def _depth(tokens: int) -> int:
     return min(int(tokens), DEEPEST)
 
 
-def options(config: Any, prompt_tokens: int, seed: int | None) -> dict[str, Any]:
-    """Options of `LanguageModel.generate`. prompt_tokens: of the longest prompt, which lengths include.
-
-    Without a seed one is drawn from PyTorch's generator, so that whoever seeds that gets the same samples.
-    """
+def options(config: Any, prompt_tokens: int) -> dict[str, Any]:
+    """Options of `LanguageModel.generate` but for the seed. prompt_tokens: of a row, which lengths include."""
     longest = config.max_length
     most = config.max_new_tokens
     if most is None:
@@ -248,7 +248,6 @@ def options(config: Any, prompt_tokens: int, seed: int | None) -> dict[str, Any]
         "no_repeat_ngram": config.no_repeat_ngram_size or 0,
         "banned": (*(config.suppress_tokens or ()), *_single("bad_words_ids", config.bad_words_ids or ())),
         "logit_bias": _biases(config.sequence_bias),
-        "seed": seed,
     }
     if config.do_sample:
         made |= {
@@ -256,9 +255,17 @@ def options(config: Any, prompt_tokens: int, seed: int | None) -> dict[str, Any]
             "top_k": TOP_K if config.top_k is None else config.top_k,
             "top_p": 1.0 if config.top_p is None else config.top_p,
             "min_p": config.min_p or 0.0,
-            "seed": int(torch.randint(2**31, (1,))) if seed is None else seed,
         }
     return made
+
+
+def seeds(given: int | None, rows: int) -> list[int]:
+    """One a prompt, each drawn for itself. None given: from PyTorch's generator, so that whoever seeds that
+    gets the same samples."""
+    if given is not None:
+        return [given + row for row in range(rows)]
+    drawn: list[int] = torch.randint(2**31, (rows,)).tolist()
+    return drawn
 
 
 def _biases(given: Any) -> dict[int, float]:

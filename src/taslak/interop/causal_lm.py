@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ import torch
 from torch import Tensor
 
 from taslak.engine.language_model import LanguageModel
-from taslak.errors import CheckpointError, OptionError
-from taslak.interop.aliases import Assistance, assistance, options, resolved
+from taslak.engine.scheduler import Scheduler
+from taslak.errors import CheckpointError, OptionError, SamplingError
+from taslak.interop.aliases import Assistance, assistance, options, resolved, seeds
 from taslak.interop.transformers_target import TransformersTarget
 from taslak.interop.wrap import DRAFTING, drafting, from_transformers, speculating
 from taslak.loading import load
 from taslak.models.config import DecoderConfig
 from taslak.models.loading import find_pack
-from taslak.models.loading.huggingface import check_folder
+from taslak.models.loading.huggingface import TOKENIZER_FILES, check_folder
 from taslak.models.pretrained import DTYPES, Pretrained
 
 
@@ -57,15 +58,10 @@ class AutoModelForCausalLM:
         if width is not None:
             return CausalLM(load(str(name), dtype=width, device=device_map or "cpu", **ours))
         from transformers import AutoModelForCausalLM as Theirs
-        from transformers import AutoTokenizer
 
         given |= {k: v for k, v in (("dtype", dtype), ("device_map", device_map)) if v is not None}
         model = Theirs.from_pretrained(name, **given)
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError, KeyError):  # there is none beside it: prompts are token ids anyway
-            tokenizer = None
-        return CausalLM(from_transformers(model, tokenizer, **ours))
+        return CausalLM(from_transformers(model, _tokenizer(Path(name)), **ours))
 
 
 class CausalLM:
@@ -120,9 +116,13 @@ class CausalLM:
             ids = torch.tensor([[config.bos_token_id]], device=self.device)
         ids = _ids(ids)
         prompts = _prompts(ids, arguments.get("attention_mask"))
-        asked = options(config, ids.shape[1], arguments.get("seed"))
+        asked = options(config, ids.shape[1])
         model = self._assisted_by(assistance(config, arguments))
-        answers = _answers(model, prompts, asked, arguments.get("streamer"))
+        scheduler = Scheduler(model.engine, model.tokenizer, listeners=model.listeners)
+        for prompt, seed in zip(prompts, seeds(arguments.get("seed"), len(prompts)), strict=True):
+            for request in model.requests(prompt, seed=seed, **asked):
+                scheduler.add(request)
+        answers = _answers(scheduler, prompts, arguments.get("streamer"))
         sequences = _sequences(ids, answers, config)
         if not config.return_dict_in_generate:
             return sequences
@@ -149,25 +149,24 @@ class CausalLM:
         return self._assisted[key][1]
 
 
-def _answers(
-    model: LanguageModel, prompts: list[list[int]], asked: dict[str, Any], streamer: Any
-) -> list[tuple[int, ...]]:
-    """Token ids, in the order of the prompts. A streamer hears of them as they come."""
+def _answers(scheduler: Scheduler, prompts: list[list[int]], streamer: Any) -> list[tuple[int, ...]]:
+    """Token ids, in the order of the requests. A streamer hears of them as they come."""
     if streamer is not None:
-        if len(prompts) * asked["n"] > 1:
+        if scheduler.waiting > 1:
             raise OptionError("a streamer takes one answer; give one prompt, and no num_return_sequences")
         streamer.put(torch.tensor(prompts))
     answers: dict[int, tuple[int, ...]] = {}
-    for event in model.stream(prompts, **asked):
-        if streamer is not None and event.tokens:
-            streamer.put(torch.tensor(event.tokens))
-        if event.answer is not None:
-            if event.answer.error is not None:
-                raise OptionError(f"there is no token to choose: {event.answer.error}")
-            answers[event.index] = event.answer.ids
+    with closing(scheduler.run()) as steps:
+        for number, event in steps:
+            if streamer is not None and event.tokens:
+                streamer.put(torch.tensor(event.tokens))
+            if event.answer is not None:
+                if event.answer.error is not None:
+                    raise SamplingError(event.answer.error)
+                answers[number] = event.answer.ids
     if streamer is not None:
         streamer.end()
-    return [answers[index] for index in sorted(answers)]
+    return [answers[number] for number in sorted(answers)]
 
 
 def _own_width(name: str, dtype: Any) -> str | None:
@@ -189,6 +188,19 @@ def _own_width(name: str, dtype: Any) -> str | None:
     if width == "auto" and str(values.get("dtype")).endswith("float32"):
         return "float32"
     return width
+
+
+def _tokenizer(name: Path) -> Any | None:
+    """Of transformers; None where the model comes without one: prompts are token ids anyway."""
+    from transformers import AutoTokenizer
+
+    # without files some classes make an empty one
+    if name.is_dir() and not any((name / file).is_file() for file in TOKENIZER_FILES):
+        return None
+    try:
+        return AutoTokenizer.from_pretrained(str(name))
+    except (OSError, ValueError, KeyError):
+        return None
 
 
 def _generation_config(model: LanguageModel) -> Any:

@@ -190,6 +190,7 @@ class TransformersTarget:
         inner = {layer_feature(i): states[0] for i, states in enumerate(hidden[1:-1])}
         return {EMBEDDING: hidden[0][0], FINAL_NORM: hidden[-1][0], **inner}
 
+    @torch.inference_mode()
     def embed(self, tokens: Tensor) -> Tensor:
         embedded: Tensor = self.model.get_input_embeddings()(tokens.to(self.device))
         return embedded
@@ -197,6 +198,7 @@ class TransformersTarget:
     def norm(self, x: Tensor, weight: Tensor | None = None) -> Tensor:  # noqa: ARG002, it can't
         raise OptionError("a model of transformers runs as a whole: its last norm is not to be had alone")
 
+    @torch.inference_mode()
     def logits(self, x: Tensor) -> Tensor:
         logits: Tensor = self.model.get_output_embeddings()(x)
         return logits[:, : self.vocab_size].float()
