@@ -225,7 +225,7 @@ def _depth(tokens: int) -> int:
 
 
 def options(config: Any, prompt_tokens: int) -> dict[str, Any]:
-    """Options of `LanguageModel.generate` but for the seed. prompt_tokens: of a row, which lengths include."""
+    """Of `LanguageModel.generate`, but for the seed. prompt_tokens: of a row, which lengths include."""
     longest = config.max_length
     most = config.max_new_tokens
     if most is None:
