@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from taslak.core.sampling import Sampling
     from taslak.engine import Answer, Comparison, Event, LanguageModel
     from taslak.errors import TaslakError, UserError
+    from taslak.interop.wrap import from_transformers
     from taslak.loading import load
 
 _HOME = {
@@ -24,6 +25,7 @@ _HOME = {
     "Sampling": "taslak.core.sampling",
     "TaslakError": "taslak.errors",
     "UserError": "taslak.errors",
+    "from_transformers": "taslak.interop.wrap",
     "load": "taslak.loading",
 }
 
@@ -36,6 +38,7 @@ __all__ = [
     "TaslakError",
     "UserError",
     "__version__",
+    "from_transformers",
     "load",
 ]
 

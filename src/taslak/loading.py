@@ -14,7 +14,7 @@ from taslak.control.calibrate import calibrated, keeper
 from taslak.control.controller import Controller, controller
 from taslak.control.history import History
 from taslak.core.verify import VERIFIERS
-from taslak.drafters.base import FALLBACK, DrafterOptions, drafters_of
+from taslak.drafters.base import FALLBACK, NGRAM, DrafterOptions, drafters_of
 from taslak.drafters.formats import CONFIGS, Drafting, Head, find_head, read_head, shipped_head
 from taslak.engine.language_model import LanguageModel, check_method
 from taslak.engine.policy import FixedGamma
@@ -37,7 +37,7 @@ LOOKUP = "suffix"
 def load(
     model: str = DEFAULT_PACK,
     *,
-    draft: str | None = None,
+    draft: str | Pretrained | None = None,
     method: str | None = None,
     gamma: int | None = None,
     control: bool = True,
@@ -48,6 +48,7 @@ def load(
     exit_layer: int | None = None,
     stop_below: float | None = None,
     lookup: str | None = None,
+    ngram: tuple[int, int] | None = None,
     dtype: str = "auto",
     draft_dtype: str | None = None,
     exact: bool = False,
@@ -61,7 +62,8 @@ def load(
     """Load a target and its drafter.
 
     model, draft:  a folder of safetensors, a .gguf file, a Hub id or a pack's name; `draft` may be a trained
-                   head as well: its folder (docs/heads.md), or the name of one that comes with taslak
+                   head as well: its folder (docs/heads.md), or the name of one that comes with taslak;
+                   or a draft model that is loaded already
     method:        a name of the drafter registry, or several joined by "+" in the order they are asked;
                    "auto" (None) = a look-up and behind it what `draft` or `exit_layer` names, or the head
                    which comes with taslak for the model. A method that needs a head takes that one too
@@ -79,6 +81,7 @@ def load(
     stop_below:    a draft ends early where the drafter's joint confidence in it falls under this; the text
                    stays the same. None = chosen with the depth; where that is fixed, the head's own, else 0
     lookup:        what methods "auto" ("suffix") and "fallback" ("ngram") try first, "ngram" or "suffix"
+    ngram:         shortest and longest end of the text, in tokens, that "ngram" looks for; None = (1, 8)
     dtype:         of the weights: "float32" (PyTorch), "bfloat16", "int8" or "int4" (native kernels on the
                    CPU; int4 are the 4-bit weights of a GGUF, as they are), "auto" for the checkpoint's own
     draft_dtype:   None = `dtype`
@@ -91,10 +94,12 @@ def load(
 
     Raises the UserErrors of `taslak.errors`: what was given, what was expected, what to do.
     """
-    folder = None if draft is None else find_head(draft)
+    folder = find_head(draft) if isinstance(draft, str) else None
     named = None if folder is None else read_head(folder)
-    if draft is not None and named is not None and draft_dtype is not None:
+    if draft_dtype is not None and named is not None:
         raise OptionError(f"{draft} is a head and computes in the target's dtype; leave draft_dtype out")
+    if draft_dtype is not None and isinstance(draft, Pretrained):
+        raise OptionError(f"{draft.name} is loaded already, in {draft.dtype}; leave draft_dtype out")
     has_draft = draft is not None and named is None
     if method is None or method == AUTO:
         names = automatic(has_draft, _kinds(model, named, exit_layer))
@@ -102,7 +107,7 @@ def load(
             names = (drafters_of(FALLBACK, lookup)[0], *names[1:])
     else:
         names = drafters_of(method, lookup)
-    heads = {} if draft is None or named is None else {draft: named}
+    heads = {draft: named} if isinstance(draft, str) and named is not None else {}
     have = [head.kind for head in heads.values()] + ([] if exit_layer is None else ["early-exit"])
     heads |= _shipped(model, names, have)
     own = next((head.drafting for head in heads.values() if head.drafting is not None), Drafting(GAMMA))
@@ -111,7 +116,7 @@ def load(
     branch = 4 if branch is None else branch
     kinds = [head.kind for head in heads.values()]
     used = "+".join(names)
-    check_method(used, names, has_draft, kinds, branch, stop_below or 0.0, tree, nodes, exit_layer)
+    check_method(used, names, has_draft, kinds, branch, stop_below or 0.0, tree, nodes, exit_layer, ngram)
     if verify not in VERIFIERS:
         raise OptionError(f"verify is {verify!r}; expected one of {', '.join(VERIFIERS)}")
     # wrong settings are told before anything is downloaded
@@ -121,15 +126,15 @@ def load(
         own.stop_below if stop_below is None else stop_below,
         nodes,
     )
-    DrafterOptions(branch=branch, tree=tree or "dynamic", exit_layer=exit_layer)
+    DrafterOptions(branch=branch, tree=tree or "dynamic", exit_layer=exit_layer, ngram=ngram or NGRAM)
     for each in (dtype, draft_dtype or dtype):
         check_dtype(each, device)
     common: dict[str, Any] = {"device": device, "progress": progress, "notice": notice}
     share *= 0.5 if has_draft else 1.0
     if target is None:
         target = load_pretrained(model, dtype=dtype, exact=exact, share=share, **common)
-    drafting = None
-    if draft is not None and has_draft:
+    drafting = draft if isinstance(draft, Pretrained) else None
+    if isinstance(draft, str) and has_draft:
         # what the target has to be exact in, its own draws, doesn't depend on a draft's last bits: the draft
         # model takes the quick path in exact mode too
         taken = target.decoder.weight_bytes
@@ -146,6 +151,7 @@ def load(
         tree=tree,
         nodes=nodes,
         exit_layer=exit_layer,
+        ngram=ngram,
     )
     if gamma is None and control:
         control_depth(language_model, stop_below, history, progress)

@@ -58,6 +58,7 @@ class Spelling:
     """A real tokenizer of 56 tokens of text and two end tokens, as `LanguageModel` uses one."""
 
     name = "spelling"
+    has_text = True
     has_chat_template = False
 
     def __init__(self, eos_ids: tuple[int, ...] = ENDS) -> None:

@@ -197,6 +197,8 @@ def common_prefix(known: Sequence[int], tokens: Sequence[int]) -> int:
 
 
 TREES = ("static", "dynamic")
+NGRAM = (1, 8)
+"""See DrafterOptions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,8 +210,7 @@ class DrafterOptions:
     branch:     children an expanded node (1 = linear)
     tree:       which tree a head drafts where branch > 1: "static", its shape fixed beforehand and its
                 children drawn, or "dynamic", grown and re-ranked by joint confidence
-    ngram_max:  longest suffix the n-gram drafter looks for
-    ngram_min:  shortest one
+    ngram:      tokens of the shortest and the longest suffix that the n-gram drafter looks for
     exit_layer: how many of the target's layers `early-exit` drafts with; None = most of them
     """
 
@@ -217,8 +218,7 @@ class DrafterOptions:
     head: Head | None = None
     branch: int = 1
     tree: str = "dynamic"
-    ngram_max: int = 8
-    ngram_min: int = 1
+    ngram: tuple[int, int] = NGRAM
     exit_layer: int | None = None
 
     def __post_init__(self) -> None:
@@ -226,9 +226,9 @@ class DrafterOptions:
             raise OptionError(f"branch is {self.branch}; expected 1 to 8")
         if self.tree not in TREES:
             raise OptionError(f"tree is {self.tree!r}; expected one of {', '.join(TREES)}")
-        if not 1 <= self.ngram_min <= self.ngram_max:
+        if not (len(self.ngram) == 2 and 1 <= self.ngram[0] <= self.ngram[1]):
             raise OptionError(
-                f"n-gram lengths are {self.ngram_min} to {self.ngram_max}; expected 1 ≤ shortest ≤ longest"
+                f"ngram is {self.ngram}; expected (shortest, longest) with 1 ≤ shortest ≤ longest"
             )
         if self.exit_layer is not None and self.exit_layer < 1:
             raise OptionError(f"exit_layer is {self.exit_layer}; expected at least 1 layer to draft with")
@@ -248,6 +248,7 @@ class Method:
     confident:    it estimates how likely its tokens are (`stop_below`)
     looks_up:     it looks for what stands in the text already, which costs next to nothing
     exits:        it drafts with the target's first layers (`exit_layer`)
+    matches:      it looks for ends of the text of certain lengths (`ngram`)
     """
 
     factory: Factory
@@ -258,6 +259,7 @@ class Method:
     confident: bool = True
     looks_up: bool = False
     exits: bool = False
+    matches: bool = False
 
 
 REGISTRY: dict[str, Method] = {}

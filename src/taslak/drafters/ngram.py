@@ -170,6 +170,7 @@ class Ngram:
         view.state = None
 
 
-@register("ngram", trees=False, confident=False, looks_up=True)
+@register("ngram", trees=False, confident=False, looks_up=True, matches=True)
 def _ngram(target: Target, options: DrafterOptions) -> Drafter:
-    return Ngram(target.vocab_size, longest=options.ngram_max, shortest=options.ngram_min)
+    shortest, longest = options.ngram
+    return Ngram(target.vocab_size, longest, shortest)

@@ -57,6 +57,7 @@ class LanguageModel:
         tree: str | None = None,
         nodes: int | None = None,
         exit_layer: int | None = None,
+        ngram: tuple[int, int] | None = None,
     ) -> None:
         """method: drafters of the registry, joined by "+" in the order they are asked
         heads:  what they draft with, by the name they are known by; at most one of a kind
@@ -65,7 +66,9 @@ class LanguageModel:
         heads = heads or {}
         kinds = {head.kind: head for head in heads.values()}
         names = base.drafters_of(method, lookup)
-        check_method(method, names, draft is not None, [*kinds], branch, stop_below, tree, nodes, exit_layer)
+        check_method(
+            method, names, draft is not None, [*kinds], branch, stop_below, tree, nodes, exit_layer, ngram
+        )
         if draft is not None:
             target.tokenizer.require_same_as(draft.tokenizer)
         self.pretrained = target
@@ -102,6 +105,7 @@ class LanguageModel:
             branch=branch,
             tree=tree or "dynamic",
             exit_layer=exit_layer,
+            ngram=ngram or base.NGRAM,
         )
         drafters = {
             name: base.build(name, target.decoder, replace(options, head=kinds.get(name))) for name in names
@@ -242,6 +246,8 @@ class LanguageModel:
         if n < 1:
             raise OptionError(f"n is {n}; expected at least 1")
         stop = options.get("stop") or ()
+        if stop and not self.tokenizer.has_text:
+            raise OptionError(f"{self.name} has no tokenizer to find stop strings with; leave stop out")
         eos = options.get("eos", self.tokenizer.eos_ids)
         eos = () if eos is None else (eos,) if isinstance(eos, int) else eos
         seed = options.get("seed")
@@ -285,6 +291,7 @@ def check_method(
     tree: str | None,
     nodes: int | None,
     exit_layer: int | None,
+    ngram: tuple[int, int] | None,
 ) -> None:
     """Raise OptionError for a setting that none of a method's drafters would use. heads: their kinds."""
     methods = {each: base.method(each) for each in drafters}
@@ -313,6 +320,8 @@ def check_method(
         raise OptionError(f"method {name} drafts one line; branch is {branch}, expected 1")
     if exit_layer is not None and not any(each.exits for each in traits):
         raise OptionError(f"method {name} doesn't draft with the model's own layers; leave exit_layer out")
+    if ngram is not None and not any(each.matches for each in traits):
+        raise OptionError(f"method {name} looks for no n-grams; leave ngram out")
     if stop_below > 0 and not any(each.confident for each in traits):
         raise OptionError(f"method {name} has no confidence to stop at; leave stop_below out")
 

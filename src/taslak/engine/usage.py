@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from taslak.models.decoder import Decoder
 from taslak.models.pretrained import Pretrained
+from taslak.models.target import Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a model's weights are and cost: `path` is "native" or "PyTorch"; a token decoded alone reads
-    `bytes_per_token` of them."""
+    """What a model's weights are and cost: `path` is "native", "PyTorch" or "transformers …"; a token decoded
+    alone reads `bytes_per_token` of them."""
 
     dtype: str
     path: str
@@ -43,7 +43,7 @@ def weights_of(model: Pretrained) -> Weights:
     return Weights(model.dtype, model.path, model.decoder.pass_bytes)
 
 
-def statistics(decoders: Sequence[Decoder]) -> Statistics:
+def statistics(decoders: Sequence[Target]) -> Statistics:
     """Of the target and the models that draft for it, in this order."""
     return Statistics(
         peak_bytes=peak_memory(),

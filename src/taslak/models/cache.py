@@ -132,19 +132,28 @@ class Pool:
                     "--max-tokens"
                 )
             new = self._max_pages
-        layers, kv_heads, head_size = self._shape
         try:
-            keys, values = (
-                torch.empty((layers, new * PAGE, kv_heads, head_size), dtype=t.dtype, device=t.device)
-                for t in (self.keys, self.values)
-            )
+            self._extend(new * PAGE)
         except RuntimeError as error:  # torch reports a failed allocation as a plain RuntimeError on CPU
             asked = (new * PAGE * self.bytes_per_position) / 2**30
             raise MemoryLimitError(f"the K/V cache needs {asked:.1f} GiB, which could not be had") from error
-        keys[:, : old * PAGE] = self.keys
-        values[:, : old * PAGE] = self.values
-        self.keys, self.values = keys, values
         self._free += range(old, new)
+
+    def _extend(self, slots: int) -> None:
+        """Have so many slots, the present bits in the first. Raises RuntimeError where memory is short."""
+        layers, kv_heads, head_size = self._shape
+        keys, values = (
+            torch.empty((layers, slots, kv_heads, head_size), dtype=t.dtype, device=t.device)
+            for t in (self.keys, self.values)
+        )
+        keys[:, : self.keys.shape[1]] = self.keys
+        values[:, : self.values.shape[1]] = self.values
+        self.keys, self.values = keys, values
+
+    def move(self, source: Sequence[int], target: Sequence[int]) -> None:
+        """Copy the bits of some slots to others, all read before any is written."""
+        for tensor in (self.keys, self.values):
+            tensor[:, list(target)] = tensor[:, list(source)]
 
 
 class Block:
@@ -222,10 +231,10 @@ class Block:
         """Commit the nodes of `path` (each the parent of the next) and drop all others. Moves bits only."""
         moved = [(node, to) for to, node in enumerate(path) if node != to]
         if moved:
-            source = torch.tensor([self.slot(self.length + node) for node, _ in moved])
-            target = torch.tensor([self.slot(self.length + to) for _, to in moved])
-            for tensor in (self._pool.keys, self._pool.values):
-                tensor[:, target] = tensor[:, source]
+            self._pool.move(
+                [self.slot(self.length + node) for node, _ in moved],
+                [self.slot(self.length + to) for _, to in moved],
+            )
         self.length += len(path)
         self.parents, self.depths = [], []
 

@@ -26,6 +26,7 @@ from taslak.models.loading import (
     resolve,
     resolve_packed,
 )
+from taslak.models.target import Target
 from taslak.models.tokenizer import Tokenizer
 from taslak.native import Packed
 
@@ -41,7 +42,7 @@ class Pretrained:
     """`name` as it was given; `dtype` of the weights, never "auto"; `path` that computes with them."""
 
     name: str
-    decoder: Decoder
+    decoder: Target
     tokenizer: Tokenizer
     dtype: str
     path: str = "PyTorch"
@@ -101,7 +102,7 @@ def load_pretrained(
         vocab_size=tokenizer.vocab_size,
         exact=exact,
         cache_dtype=torch.bfloat16 if kernels else None,
-        cache_bytes=None if left is None else int(_CACHE_SHARE * share * left),
+        cache_bytes=cache_bytes(left, share),
     )
     return Pretrained(name, decoder, tokenizer, dtype, "native" if kernels else "PyTorch")
 
@@ -137,7 +138,7 @@ def _device(device: str | torch.device) -> torch.device:
 def _memory_left(name: str, needed: int, device: torch.device) -> int | None:
     """Bytes free beside the weights, None where the system doesn't say. Raises MemoryLimitError where the
     weights alone can't fit."""
-    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else _free_memory()
+    free = free_memory(device)
     if free is not None and needed > free:
         raise MemoryLimitError(
             f"{name} needs {needed / 2**30:.1f} GiB for its weights and {free / 2**30:.1f} GiB are free; "
@@ -146,8 +147,15 @@ def _memory_left(name: str, needed: int, device: torch.device) -> int | None:
     return None if free is None else free - needed
 
 
-def _free_memory() -> int | None:
+def cache_bytes(left: int | None, share: float = 1.0) -> int | None:
+    """What a K/V cache may grow to, where so many bytes are left; None = no bound."""
+    return None if left is None else int(_CACHE_SHARE * share * left)
+
+
+def free_memory(device: torch.device) -> int | None:
     """Bytes that can be had without swapping, None where the system doesn't say."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:

@@ -91,11 +91,18 @@ class Target(Protocol):
     """Whether a row's bits don't depend on the rows beside it (docs/architecture.md)."""
     kernels: Kernels
     """What a network that drafts from this model's hidden states computes with."""
-    ends: Ends
-    """Embedding, last norm and head, as `kernels.layers` takes them."""
+    weight_bytes: int
+    """Of all weights."""
+    pass_bytes: int
+    """Of the weights that a pass reads, at most."""
 
     pool: Pool
     """Where the K/V of all sequences lies."""
+
+    @property
+    def ends(self) -> Ends:
+        """Embedding, last norm and head, as `kernels.layers` takes them."""
+        ...
 
     def allocate(self, positions: int, shared: Sequence[int] = ()) -> Block:
         """A cache for one sequence with room for this many positions. Raises MemoryLimitError.

@@ -108,6 +108,11 @@ class Tokenizer:
         return str(self._files.fast.to_str())
 
     @property
+    def has_text(self) -> bool:
+        """Whether its ids spell anything."""
+        return True
+
+    @property
     def has_chat_template(self) -> bool:
         return self._files.template is not None
 
@@ -169,13 +174,19 @@ class Tokenizer:
         """Every token's spelling by id."""
         return {int(id): str(token) for token, id in self._files.fast.get_vocab().items()}
 
+    @property
+    def _rows(self) -> int | None:
+        """Of the model's lm_head; None where nothing says it."""
+        settings = storage.read_json(self._folder / "config.json")
+        rows = settings.get("vocab_size") if isinstance(settings, dict) else None
+        return rows if isinstance(rows, int) else None
+
     @cached_property
     def vocab_size(self) -> int:
         """One more than the highest id that is a token; a model's lm_head is often padded beyond it, and some
         files name the padding: "[PAD151700]" is no token. Ids the lm_head has no row for aren't counted."""
-        settings = storage.read_json(self._folder / "config.json")
-        rows = settings.get("vocab_size") if isinstance(settings, dict) else None
-        if not isinstance(rows, int):
+        rows = self._rows
+        if rows is None:
             rows = max(self._tokens, default=-1) + 1
         spelled = self._files.fast.id_to_token  # downwards, for the list of all tokens takes its time
         tokens = (id for id in range(rows - 1, -1, -1) if not NUMBERED.fullmatch(spelled(id) or "[PAD0]"))

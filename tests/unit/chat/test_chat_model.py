@@ -28,6 +28,7 @@ class Tokenizer:
     """Letters 'A' to 'z' as ids 0 to 57; a chat message becomes '<' text '>'."""
 
     eos_ids: tuple[int, ...] = ()
+    has_text = True
 
     def __init__(self, template: bool = True) -> None:
         self.has_chat_template = template

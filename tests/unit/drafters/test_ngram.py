@@ -197,7 +197,7 @@ def test_a_step_touches_as_many_entries_however_long_the_text(length):
 
 
 def test_found_in_the_registry_with_its_options():
-    options = DrafterOptions(ngram_max=3, ngram_min=2)
+    options = DrafterOptions(ngram=(2, 3))
     drafter = build("ngram", SimpleNamespace(vocab_size=4), options)
     assert propose(drafter, view([1, 9, 1])) == []
     assert propose(drafter, view([1, 2, 3, 1, 2])) == [3, 1, 2, 3, 1]

@@ -18,6 +18,8 @@ from tests.support.tiny import near_model, tiny_model
 class Tokenizer:
     """Letters 'A' to 'z' as ids 0 to 57; a chat message becomes '<' text '>'."""
 
+    has_text = True
+
     def __init__(self, name: str = "letters", template: bool = False) -> None:
         self.name = name
         self.has_chat_template = template
