@@ -8,101 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
 
 from taslak.drafters.formats import Eagle3Config, EagleConfig, MedusaConfig, find_head, read_head, write_head
 from taslak.errors import CheckpointError
 from tests.support.heads import CONFIGS, random_head
-
-H, V, VD = 32, 61, 20
-LLAMA = {
-    "hidden_size": H,
-    "intermediate_size": 48,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "num_hidden_layers": 1,
-    "vocab_size": V,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "model_type": "llama",
-}
-IDS = list(range(1, 61, 3))
-
-
-def layer(at: str, width: int) -> dict[str, Tensor]:
-    shapes = {
-        "self_attn.q_proj": (32, width),
-        "self_attn.k_proj": (16, width),
-        "self_attn.v_proj": (16, width),
-        "self_attn.o_proj": (H, 32),
-        "mlp.gate_proj": (48, H),
-        "mlp.up_proj": (48, H),
-        "mlp.down_proj": (H, 48),
-        "post_attention_layernorm": (H,),
-    }
-    return {f"{at}.{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
-
-
-def eagle1() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    tensors = {
-        "embed_tokens.weight": torch.randn(V, H),
-        "fc.weight": torch.randn(H, 2 * H),
-        "fc.bias": torch.randn(H),
-        **layer("layers.0", H),
-    }
-    return {**LLAMA, "architectures": ["LlamaForCausalLM"], "bias": True}, tensors
-
-
-def eagle3(at: str = "midlayer") -> tuple[dict[str, Any], dict[str, Tensor]]:
-    tensors = {
-        "fc.weight": torch.randn(H, 3 * H),
-        **layer(at, 2 * H),
-        f"{at}.hidden_norm.weight": torch.randn(H),
-        f"{at}.input_layernorm.weight": torch.randn(H),
-        "norm.weight": torch.randn(H),
-        "lm_head.weight": torch.randn(VD, H),
-        "d2t": torch.tensor(IDS) - torch.arange(VD),
-        "t2d": torch.zeros(V, dtype=torch.bool).index_fill_(0, torch.tensor(IDS), True),
-    }
-    return {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": VD}, tensors
-
-
-def speculators(**settings: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    _, tensors = eagle3("layers.0")
-    config = {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
-        "speculators_version": "0.9.0",
-        "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "org/target"}},
-        "transformer_layer_config": LLAMA,
-        "draft_vocab_size": VD,
-        **settings,
-    }
-    return config, {**tensors, "embed_tokens.weight": torch.randn(V, H)}
-
-
-def medusa(heads: int = 3, layers: int = 1) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    tensors = {}
-    for i in range(heads):
-        for j in range(layers):
-            tensors[f"{i}.{j}.linear.weight"] = torch.randn(H, H)
-            tensors[f"{i}.{j}.linear.bias"] = torch.randn(H)
-        tensors[f"{i}.{layers}.weight"] = torch.randn(V, H)
-    config = {"medusa_num_heads": heads, "medusa_num_layers": layers, "base_model_name_or_path": "org/target"}
-    return config, tensors
-
-
-def stored(
-    folder: Path, config: dict[str, Any], tensors: dict[str, Tensor], file: str = "model.safetensors"
-) -> Path:
-    (folder / "config.json").write_text(json.dumps(config))
-    if file.endswith(".safetensors"):
-        save_file(tensors, folder / file)
-    else:
-        torch.save(tensors, folder / file)
-    return folder
+from tests.support.published import IDS, LLAMA, VD, H, V, eagle1, eagle3, medusa, speculators, stored
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])

@@ -1,0 +1,202 @@
+"""Other projects' layouts, checked: read, written, there and back again, and computed beside a reference."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from taslak.drafters.eagle_network import EagleNetwork
+from taslak.drafters.formats import (
+    Eagle3Config,
+    EagleConfig,
+    Head,
+    MedusaConfig,
+    eagle,
+    eagle3,
+    medusa,
+    read_head,
+)
+from taslak.drafters.medusa import MedusaHeads
+from taslak.models.decoder import Decoder
+from taslak.models.ops import Share
+from tests.support import published, references
+from tests.support.heads import LAYER, random_head
+from tests.support.tiny import random_weights, tiny_config
+
+CLOSE = 1e-4
+"""How far our numbers may be from a reference's, in float32."""
+
+TEXT = [1, 7, 3, 9, 9, 40, 2, 60, 5, 11, 30, 30, 8]
+FED_BACK = 3
+"""Rows at the text's end that read what the head itself gave for the row before."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One layout of other projects'.
+
+    published:  makes a checkpoint as its project does
+    head:       a head that it can hold
+    write:      as the library writes it
+    """
+
+    published: Callable[[], published.Checkpoint]
+    head: Callable[[], Head]
+    write: Callable[[Path, Head], None]
+
+
+def _eagle_head() -> Head:
+    return random_head(EagleConfig(LAYER), scale=published.SCALE)
+
+
+def _eagle3_head(**config: Any) -> Head:
+    chosen = Eagle3Config(LAYER, captures=(0, 1, 2), **config)
+    return random_head(chosen, draft_ids=published.IDS, scale=published.SCALE)
+
+
+def _medusa_head() -> Head:
+    return random_head(MedusaConfig(heads=3, blocks=2), scale=published.SCALE)
+
+
+LAYOUTS: dict[str, Layout] = {
+    "EAGLE": Layout(published.eagle1, _eagle_head, eagle.write),
+    "EAGLE for SGLang": Layout(published.eagle1, _eagle_head, eagle.write_for_sglang),
+    "EAGLE-3": Layout(published.eagle3, _eagle3_head, eagle3.write),
+    "SpecForge": Layout(published.specforge, _eagle3_head, eagle3.write),
+    "speculators": Layout(
+        lambda: published.speculators(eagle_aux_hidden_state_layer_ids=[1, 2, 3]),
+        lambda: _eagle3_head(norm_before_residual=True),
+        eagle3.write_speculators,
+    ),
+    "Medusa": Layout(published.medusa, _medusa_head, medusa.write),
+}
+
+
+def target() -> tuple[Decoder, dict[str, Tensor]]:
+    """A target that the heads fit, with layers enough for the paper's three; its weights as Hugging Face names
+    them."""
+    config = tiny_config(layers=8)
+    weights = random_weights(config)
+    return Decoder(config, weights, exact=True), weights
+
+
+def written_again(layout: Layout, folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """A published checkpoint's tensors, and those of the file made from the head that was read out of it."""
+    config, tensors = layout.published()
+    head = read_head(published.stored(folder / "theirs", config, tensors))
+    layout.write(folder / "ours", head)
+    return tensors, load_file(next((folder / "ours").glob("*.safetensors")))
+
+
+def there_and_back(layout: Layout, folder: Path, dtype: torch.dtype = torch.float32) -> tuple[Head, Head]:
+    """A head of ours, and what is read after it was written."""
+    head = layout.head()
+    head = replace(head, tensors={name: tensor.to(dtype) for name, tensor in head.tensors.items()})
+    layout.write(folder, head)
+    return head, read_head(folder)
+
+
+def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether these are the same names with the same bits."""
+    return one.keys() == other.keys() and all(
+        one[name].dtype == other[name].dtype and torch.equal(_bits(one[name]), _bits(other[name]))
+        for name in one
+    )
+
+
+def same_heads(one: Head, other: Head) -> bool:
+    """Whether both draft the same, bit for bit."""
+    ids = (one.draft_ids, other.draft_ids)
+    same_ids = ids[0] is ids[1] or (None not in ids and torch.equal(*ids))  # type: ignore[arg-type]
+    return one.config == other.config and same_ids and same(one.tensors, other.tensors)
+
+
+def difference(folder: Path) -> float:
+    """How far a stored head's hidden states and logits are from its reference's, at most."""
+    settings = json.loads((folder / "config.json").read_text())
+    tensors = load_file(next(folder.glob("*.safetensors")))
+    decoder, weights = target()
+    head = read_head(folder)
+    torch.manual_seed(1)
+    if isinstance(head.config, MedusaConfig):
+        hidden = torch.randn(5, published.H)
+        found = MedusaHeads(decoder, head).logits(hidden, head.config.heads)
+        return apart(found, references.medusa(tensors, settings, hidden))
+    features = torch.randn(len(TEXT) - FED_BACK, published.H * (3 if head.kind == "eagle3" else 1))
+    out, logits = ours(head, decoder, TEXT, features)
+    expected = reference(settings, tensors, weights, TEXT, features)
+    return max(apart(out, expected[0]), apart(logits, expected[1]))
+
+
+def ours(head: Head, decoder: Decoder, tokens: Sequence[int], features: Tensor) -> tuple[Tensor, Tensor]:
+    """What our network gives for every row: the next features [n, H], and logits [n, V], −∞ for what the head
+    can't say.
+
+    tokens:    [n] row t reads the token at t + 1
+    features:  [m, F] of the first rows; the others read what was given for the row before
+    """
+    network = EagleNetwork(decoder, head)
+    block = network.allocate()
+    block.reserve(len(tokens))
+    rows = features.shape[0]
+    block.add(range(-1, rows - 1))
+    shares = [Share(block, range(rows), 0)]
+    out, logits = network.run(tokens[:rows], network.fuse(features), shares, range(rows))
+    block.keep(range(rows))
+    outs, said = [out], [logits]
+    for number, token in enumerate(tokens[rows:]):
+        block.add([number - 1])
+        share = Share(block, range(number, number + 1), 0)
+        out, logits = network.run([token], outs[-1][-1:], [share], range(1))
+        outs.append(out)
+        said.append(logits)
+    wide = torch.full((len(tokens), decoder.vocab_size), -torch.inf)
+    wide[:, slice(None) if network.ids is None else network.ids] = torch.cat(said)
+    return torch.cat(outs), wide
+
+
+def reference(
+    settings: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    weights: Mapping[str, Tensor],
+    tokens: Sequence[int],
+    features: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """The same from the definition; settings, tensors: of the file."""
+    llama = settings.get("transformer_layer_config", settings)
+    embedding = {"embed_tokens.weight": weights["model.embed_tokens.weight"]}
+    fused = "norm.weight" in tensors
+    hidden = features @ tensors["fc.weight"].T if fused else features
+    while True:
+        rows = list(tokens[: hidden.shape[0]])
+        if fused:
+            at = "midlayer" if "midlayer.hidden_norm.weight" in tensors else "layers.0"
+            normed = bool(settings.get("norm_before_residual", "transformer_layer_config" in settings))
+            out = references.eagle3(
+                tensors, llama, embedding, rows, hidden, at=at, norm_before_residual=normed
+            )
+        else:
+            out = references.eagle(tensors, llama, embedding, rows, hidden)
+        if len(rows) == len(tokens):
+            break
+        hidden = torch.cat((hidden, out[-1:]))
+    if fused:
+        return out, references.eagle3_logits(tensors, llama, out, published.V)
+    return out, out @ weights["lm_head.weight"].T
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    """The largest difference; both must be infinite in the same places."""
+    assert torch.equal(one.isinf(), other.isinf())
+    return float((one - other)[~one.isinf()].abs().max())
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.contiguous().view(torch.uint8)
