@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from taslak.drafters.eagle_network import EagleNetwork
@@ -27,11 +29,15 @@ from taslak.drafters.medusa import MedusaHeads
 from taslak.models.decoder import Decoder
 from taslak.models.ops import Share
 from tests.support import published, references
+from tests.support.checkpoint import write_model
 from tests.support.heads import LAYER, random_head
 from tests.support.tiny import random_weights, tiny_config
 
 CLOSE = 1e-4
 """How far our numbers may be from a reference's, in float32."""
+
+SPECULATORS = "speculators==0.9.0"
+"""What the layout was compared with, for pip."""
 
 TEXT = [1, 7, 3, 9, 9, 40, 2, 60, 5, 11, 30, 30, 8]
 FED_BACK = 3
@@ -80,8 +86,7 @@ LAYOUTS: dict[str, Layout] = {
 
 
 def target() -> tuple[Decoder, dict[str, Tensor]]:
-    """A target that the heads fit, with layers enough for the paper's three; its weights as Hugging Face names
-    them."""
+    """A target that the heads fit, with layers enough for the paper's three; its weights by name."""
     config = tiny_config(layers=8)
     weights = random_weights(config)
     return Decoder(config, weights, exact=True), weights
@@ -190,6 +195,51 @@ def reference(
     if fused:
         return out, references.eagle3_logits(tensors, llama, out, published.V)
     return out, out @ weights["lm_head.weight"].T
+
+
+def beside_speculators(python: Path, folder: Path) -> tuple[float, bool]:
+    """A head written by us, loaded by speculators' own loader, computed there and here, saved there and read
+    here. python: of an environment that has the package.
+
+    -> how far the numbers are apart, three rounds deep, and whether what is read is the head that was written
+    """
+    weights = load_file(write_model(folder / "target") / "model.safetensors")
+    vocab, embedding = weights["model.embed_tokens.weight"].shape[0], weights["model.embed_tokens.weight"]
+    decoder = Decoder(tiny_config(vocab_size=vocab), weights, exact=True)
+    config = Eagle3Config(replace(LAYER, qkv_bias=True), (0, 1, 2), norm_before_residual=True)
+    ids = range(5, 205, 4)
+    head = random_head(config, draft_ids=ids, scale=published.SCALE, vocab_size=vocab)
+    eagle3.write_speculators(
+        folder / "head", head, verifier=str(folder / "target"), embedding=embedding, gamma=3
+    )
+    torch.manual_seed(0)
+    tokens, features = torch.randint(0, vocab, (8,)), torch.randn(8, 3 * published.H)
+    save_file({"tokens": tokens, "features": features}, folder / "in.safetensors")
+    where = [str(folder / name) for name in ("head", "in.safetensors", "out.safetensors", "saved")]
+    script = Path(__file__).with_name("speculators_reference.py")
+    run_there(python, script, *where)
+    theirs = load_file(folder / "out.safetensors")
+    head = read_head(folder / "head")
+    worst = 0.0
+    for fed_back, (hidden, logits) in enumerate(zip(theirs["hidden"], theirs["logits"], strict=True)):
+        for rows in range(1, len(tokens) - fed_back + 1):
+            out, said = ours(head, decoder, tokens[: rows + fed_back].tolist(), features[:rows])
+            pairs = (out[-1], hidden[rows - 1]), (said[-1, head.draft_ids], logits[rows - 1])
+            worst = max(worst, *(apart(*pair) for pair in pairs))
+    return worst, same_heads(head, read_head(folder / "saved"))
+
+
+def run_there(python: Path, script: Path, *args: str) -> str:
+    """A script in another environment, which must not reach for the network; what it printed."""
+    done = subprocess.run(
+        [python, script, *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": ""},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def apart(one: Tensor, other: Tensor) -> float:

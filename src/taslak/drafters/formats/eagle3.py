@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from taslak.drafters.formats import llama
 from taslak.drafters.formats.files import write_checkpoint
-from taslak.drafters.formats.head import Eagle3Config, Head
+from taslak.drafters.formats.head import EMBEDDING, Eagle3Config, Head
 from taslak.errors import CheckpointError
 
 log = logging.getLogger(__name__)
@@ -124,15 +125,21 @@ def write_speculators(
     context: int = llama.CONTEXT,
     gamma: int | None = None,
     verifier: str | None = None,
+    embedding: Tensor | None = None,
 ) -> None:
     """Write a head in the layout of speculators.
 
-    gamma:     tokens to draft; None = what the head is used best with
-    verifier:  the target's name for whoever loads it; None = the head's own
+    gamma:      tokens to draft; None = what the head is used best with
+    verifier:   the target's name for whoever loads it; None = the head's own
+    embedding:  [V, H], the target's, for a head without one. Left out, vLLM takes the target's; speculators'
+                own loader (0.9) would compute with whatever is in memory
 
-    Raises CheckpointError for a head of another kind, DiskError.
+    Raises CheckpointError for a head of another kind or an embedding that doesn't fit, DiskError.
     """
     config = _checked(head)
+    if embedding is not None and EMBEDDING not in head.tensors:
+        head = replace(head, tensors={**head.tensors, EMBEDDING: embedding})
+        head.check()
     own = None if head.drafting is None else head.drafting.gamma
     proposal = {
         "proposal_type": "greedy",

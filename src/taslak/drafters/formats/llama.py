@@ -103,15 +103,17 @@ def read_layer(folder: Path, values: Mapping[str, Any]) -> LayerConfig:
         raise CheckpointError(f"{folder} has the hidden_act {activation!r}; only 'silu' is supported")
     try:
         heads = int(values["num_attention_heads"])
-        given = values.get("rope_parameters") or {}
+        scaling = dict(values.get("rope_parameters") or values.get("rope_scaling") or {})
+        theta = scaling.pop("rope_theta", None) or values.get("rope_theta") or 10_000.0
+        plain = set(scaling) <= {"type", "rope_type"} and set(scaling.values()) <= {"default"}
         return LayerConfig(
             heads=heads,
             kv_heads=int(values.get("num_key_value_heads") or heads),
             head_size=int(values.get("head_dim") or int(values["hidden_size"]) // heads),
             inner_size=int(values["intermediate_size"]),
             norm_eps=float(values.get("rms_norm_eps", 1e-6)),
-            rope_theta=float(given.get("rope_theta") or values.get("rope_theta") or 10_000.0),
-            rope_scaling=given or values.get("rope_scaling") or None,
+            rope_theta=float(theta),
+            rope_scaling=None if plain else scaling,
             qkv_bias=bool(values.get("qkv_bias", values.get("attention_bias", False))),
         )
     except KeyError as error:

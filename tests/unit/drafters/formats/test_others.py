@@ -81,6 +81,63 @@ def test_speculators_variants_that_are_not_supported_are_named(
         read_head(stored(tmp_path, *speculators(**settings)))
 
 
+def test_layer_ids_count_as_the_architecture_says_and_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SpecForge's and SGLang's ids are outputs of layers, vLLM's are hidden states: one more."""
+    ids = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
+    found = {}
+    for name in ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"):
+        config, tensors = eagle3()
+        read = read_head(stored(tmp_path, {**config, **ids, "architectures": [name]}, tensors)).config
+        assert isinstance(read, Eagle3Config)
+        found[name] = read.captures
+        assert str(list(read.captures or ())) in caplog.records[-1].getMessage()
+    assert found == {"LlamaForCausalLMEagle3": (1, 2, 3), "Eagle3LlamaForCausalLM": (0, 1, 2)}
+    caplog.clear()
+    read_head(stored(tmp_path, *eagle3()))
+    read_head(stored(tmp_path, *speculators(**ids)))
+    assert not caplog.records, "no ids, and ids that mean one thing"
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"norm_output": True}, "norm_output"),
+        ({"eagle_config": {"norm_before_fc": True}}, "norm_before_fc"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state"),
+        ({"use_aux_norm": True}, "use_aux_norm"),
+        ({"target_hidden_size": 64}, "64"),
+        ({"hidden_act": "gelu"}, "gelu"),
+    ],
+    ids=str,
+)
+def test_eagle3_variants_that_are_not_supported_are_named(
+    tmp_path: Path, settings: dict[str, Any], match: str
+) -> None:
+    config, tensors = eagle3()
+    with pytest.raises(CheckpointError, match=match):
+        read_head(stored(tmp_path, {**config, **settings}, tensors))
+
+
+def test_both_spellings_of_a_rope_are_one(tmp_path: Path) -> None:
+    llama3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    llama3 |= {"rope_type": "llama3", "original_max_position_embeddings": 8192}  # type: ignore[dict-item]
+    found = []
+    for settings in (
+        {"rope_scaling": llama3},
+        {"rope_theta": None, "rope_parameters": {**llama3, "rope_theta": 500000.0}},
+    ):
+        config, tensors = eagle1()
+        found.append(read_head(stored(tmp_path, {**config, **settings}, tensors)).config)
+    assert found[0] == found[1]
+    config, tensors = eagle1()
+    plain = {**config, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
+    read = read_head(stored(tmp_path, plain, tensors)).config
+    assert isinstance(read, EagleConfig)
+    assert (read.layer.rope_scaling, read.layer.rope_theta) == (None, 500000.0)
+
+
 @pytest.mark.parametrize("file", ["medusa_lm_head.pt", "medusa_lm_head.safetensors"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_medusa(tmp_path: Path, file: str, layers: int) -> None:
