@@ -1,0 +1,1 @@
+"""Beside other projects: what was made here, used there."""
