@@ -97,7 +97,7 @@ def hand_over(
         kind=kind,
         gamma=chosen.gamma,
         model=model,
-        folder=_folder(out or Path(f"{Path(draft).name}-{engine}")),
+        folder=_folder(out or Path(f"{Path(draft).name}-{engine}"), {"engine": engine, "kind": kind}),
         context=_context(model, target),
         head=head,
         draft=_draft_model(draft, engine, progress) if kind == "draft-model" else "",
@@ -123,17 +123,21 @@ def hand_over(
 
 def _named(target: str | None, engine: str) -> str:
     """What the engine calls the target, where that is the name it has here."""
-    if target is not None and ("/" in target or Path(target).is_dir()) and find_pack(target) is None:
+    pack = None if target is None else find_pack(target)
+    if target is not None and pack is None and ("/" in target or Path(target).is_dir()):
         return target
-    here = "" if target is None else f", which is {target!r} here"
+    here = "" if pack is None else f", which is {pack.name!r} here"
     raise OptionError(f"name the target as {engine} knows it{here}: --model org/name")
 
 
-def _folder(folder: Path) -> Path:
-    """The folder for the files, absolute. Raises OptionError for one that holds something else."""
+def _folder(folder: Path, what: dict[str, str]) -> Path:
+    """The folder for the files, absolute. Raises OptionError for one that holds anything but an earlier
+    hand-over of `what`: an engine might read what is left of it."""
     folder = folder.expanduser().absolute()
-    if folder.is_dir() and any(folder.iterdir()) and read_json(folder / MARK) is None:
-        raise OptionError(f"{folder} holds other files; name a new folder (--out)")
+    if folder.is_dir() and any(folder.iterdir()):
+        before = read_json(folder / MARK) or {}
+        if {name: before.get(name) for name in what} != what:
+            raise OptionError(f"{folder} holds other files; name a new folder (--out)")
     return folder
 
 

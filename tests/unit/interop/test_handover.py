@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def stored(tmp_path: Path, head: Head) -> str:
 def handed(tmp_path: Path, engine: str, draft: str | Head, **options: object) -> Handover:
     """A drafter handed over to `tmp_path / "out"`."""
     name = stored(tmp_path, draft) if isinstance(draft, Head) else draft
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
     wanted = {"model": MODEL, "out": tmp_path / "out", "gamma": 3, **options}
     return hand_over(name, engine, **wanted)  # type: ignore[arg-type]
 
@@ -238,6 +240,8 @@ def test_other_files_are_not_written_over(tmp_path: Path) -> None:
         hand_over(folder, "vllm", model=MODEL, out=Path(folder))
     first = hand_over(folder, "vllm", model=MODEL, out=tmp_path / "out", gamma=1)
     assert hand_over(folder, "vllm", model=MODEL, out=tmp_path / "out", gamma=2).folder == first.folder
+    with pytest.raises(OptionError, match="holds other files"):
+        hand_over(folder, "sglang", model=MODEL, out=tmp_path / "out")
 
 
 def test_an_engine_that_is_none(tmp_path: Path) -> None:
