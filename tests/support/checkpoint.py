@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
 
+from taslak.models.config import DecoderConfig
 from tests.support.tiny import random_weights, tiny_config
 
 CONTEXT = 128
@@ -26,6 +29,12 @@ def write_model(folder: Path, *, seed: int = 0, extra: str = "Ω", context: int 
     settings = {"eos_token": "<|im_end|>", "chat_template": TEMPLATE}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     config = tiny_config(vocab_size=len(tokens), context=context)
+    return write_weights(folder, config, random_weights(config, seed))
+
+
+def write_weights(folder: Path, config: DecoderConfig, weights: Mapping[str, Tensor]) -> Path:
+    """A llama's config.json and weights."""
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(
         json.dumps(
             {
@@ -44,5 +53,5 @@ def write_model(folder: Path, *, seed: int = 0, extra: str = "Ω", context: int 
             }
         )
     )
-    save_file(random_weights(config, seed), folder / "model.safetensors")
+    save_file(dict(weights), folder / "model.safetensors")
     return folder

@@ -22,6 +22,7 @@ from taslak.drafters.formats import (
     LayerConfig,
     MedusaConfig,
 )
+from taslak.models.config import DecoderConfig
 from taslak.models.decoder import Decoder
 from tests.support.tiny import random_weights, tiny_config
 
@@ -47,9 +48,10 @@ def turning() -> Tensor:
     return square
 
 
-def permuting_target() -> Decoder:
+def permuting(head_size: int = 16) -> tuple[DecoderConfig, dict[str, Tensor]]:
+    """The target's shape and weights."""
     config = tiny_config(
-        vocab_size=TOKENS, hidden_size=WIDTH, inner_size=64, heads=4, kv_heads=2, head_size=16
+        vocab_size=TOKENS, hidden_size=WIDTH, inner_size=64, heads=4, kv_heads=2, head_size=head_size
     )
     weights = random_weights(config, 1)
     for name in weights:
@@ -58,10 +60,16 @@ def permuting_target() -> Decoder:
     weights["model.norm.weight"].fill_(1.0)
     weights["model.embed_tokens.weight"] = axes(0)
     weights["lm_head.weight"] = axes(1) * SHARP / WIDTH**0.5
-    return Decoder(config, weights, exact=False)
+    return config, weights
 
 
-def head_oracle(kind: str, draft_ids: Sequence[int] | None, heads: int = 5, blocks: int = 1) -> Head:
+def permuting_target() -> Decoder:
+    return Decoder(*permuting(), exact=False)
+
+
+def head_oracle(
+    kind: str, draft_ids: Sequence[int] | None, heads: int = 5, blocks: int = 1, head_size: int = 16
+) -> Head:
     """A head of a kind that drafts what the target will say."""
     ids = None if draft_ids is None else torch.tensor(draft_ids)
     rows = slice(None) if ids is None else ids
@@ -70,9 +78,9 @@ def head_oracle(kind: str, draft_ids: Sequence[int] | None, heads: int = 5, bloc
     if kind == "medusa":
         config = MedusaConfig(heads=heads, blocks=blocks)
     elif kind == "eagle":
-        config = EagleConfig(LAYER, fc_bias=False)
+        config = EagleConfig(replace(LAYER, head_size=head_size), fc_bias=False)
     else:
-        config = Eagle3Config(LAYER, (0, 1, 2))
+        config = Eagle3Config(replace(LAYER, head_size=head_size), (0, 1, 2))
     shapes = config.shapes(WIDTH, TOKENS if ids is None else len(ids))
     tensors = {name: torch.zeros(shape) for name, shape in shapes.items()}
     for name in tensors:

@@ -15,6 +15,7 @@ from taslak.cli.bench import bench
 from taslak.cli.chat import chat
 from taslak.cli.demo import demo
 from taslak.cli.errors import run
+from taslak.cli.export import export
 from taslak.cli.generate import generate
 from taslak.cli.info import info
 from taslak.cli.serve import serve
@@ -38,6 +39,7 @@ app.command()(verify)
 app.command()(bench)
 app.command()(advise)
 app.command()(stats)
+app.command()(export)
 app.command()(info)
 app.add_typer(models.app, name="models")
 

@@ -56,14 +56,14 @@ class EagleNetwork:
             self._handed = 0  # the layer's output
         else:
             self.features = (FINAL_NORM,)
-            whole = self.ids is None
+            ids = self.ids
             ends = Ends(
                 embedding,
                 fc,
                 vectors.get("fc.bias"),
                 norm,
-                target.ends.head if whole else kernels.pack_unembedding(target.unembedding(self.ids)),
-                logit_scale=target.ends.logit_scale if whole else 1.0,
+                target.ends.head if ids is None else kernels.pack_unembedding(target.unembedding(ids)),
+                logit_scale=target.ends.logit_scale if ids is None else 1.0,
                 logit_cap=target.ends.logit_cap,
             )
             self._handed = 0 if norm is None else 1  # the last norm's, where there is one

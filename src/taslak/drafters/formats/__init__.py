@@ -1,10 +1,12 @@
 """Reading and writing heads: in our own format, and as other projects publish them.
 
 head.py      what a head is made of, in one dataclass tree
-ours.py      our format, the only one that is written
-eagle.py     EAGLE, EAGLE-3 (also of SpecForge and speculators)
+ours.py      our format, the only one that training writes
+eagle.py     EAGLE, EAGLE-2
+eagle3.py    EAGLE-3 in the layouts of its authors, SpecForge and speculators
+llama.py     what these share
 medusa.py    Medusa
-files.py     tensors from safetensors and from pickled files
+files.py     tensors from safetensors and pickled files; whole folders written
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from taslak.drafters.formats import eagle, medusa, ours
+from taslak.drafters.formats import eagle, eagle3, medusa, ours
 from taslak.drafters.formats.head import (
     CONFIGS,
     Drafting,
@@ -52,7 +54,7 @@ __all__ = [
 SHIPPED = Path(__file__).parents[2] / "heads"
 """Where the heads that come with taslak lie, a folder each."""
 
-_MARKS = (ours.MARK, eagle.SPECULATORS, medusa.MARK)
+_MARKS = (ours.MARK, eagle3.SPECULATORS, medusa.MARK)
 
 
 def read_head(folder: Path | str) -> Head:
@@ -65,12 +67,12 @@ def read_head(folder: Path | str) -> Head:
     values = _config(folder)
     if ours.MARK in values:
         return ours.read(folder, values)
-    if eagle.SPECULATORS in values:
-        return eagle.read_speculators(folder, values)
+    if eagle3.SPECULATORS in values:
+        return eagle3.read_speculators(folder, values)
     if medusa.MARK in values:
         return medusa.read(folder, values)
-    if eagle.is_eagle3(values):
-        return eagle.read_eagle3(folder, values)
+    if eagle3.is_eagle3(values):
+        return eagle3.read(folder, values)
     return eagle.read(folder, values)
 
 

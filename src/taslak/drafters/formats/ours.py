@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
+from taslak.drafters.formats.files import write_checkpoint
 from taslak.drafters.formats.head import CONFIGS, Drafting, Head, HeadConfig, HeadTarget, LayerConfig
 from taslak.errors import CheckpointError
-from taslak.models.loading.huggingface import SINGLE_FILE, stored_tensors
-from taslak.models.loading.storage import full_disk_is_an_error, make_folder, write_json
+from taslak.models.loading.huggingface import stored_tensors
 
 VERSION = 1
 MARK = "taslak_head"
@@ -57,23 +56,11 @@ def read(folder: Path, values: Mapping[str, Any]) -> Head:
 def write(folder: Path | str, head: Head, provenance: Mapping[str, Any] | None = None) -> None:
     """Write a head; what `read_head` then gives is this head. `provenance`: what it was made from and how,
     kept beside it. Raises CheckpointError for a head whose tensors don't fit its configuration, DiskError."""
-    from safetensors.torch import save
-
     head.check()
-    folder = make_folder(Path(folder))
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in head.tensors.items()}
+    tensors = dict(head.tensors)
     if head.draft_ids is not None:
-        tensors[_DRAFT_IDS] = head.draft_ids.cpu().contiguous()
-    with full_disk_is_an_error(folder, "a head"):
-        partial = folder / f"{SINGLE_FILE}.{os.getpid()}.partial"
-        try:
-            partial.write_bytes(save(tensors))  # `save_file` would let nobody but this user read it
-            os.replace(partial, folder / SINGLE_FILE)
-        finally:
-            partial.unlink(missing_ok=True)
-        if provenance is not None:
-            write_json(folder / "provenance.json", dict(provenance))
-        write_json(folder / "config.json", _config_json(head))  # last: with it the folder is a head
+        tensors[_DRAFT_IDS] = head.draft_ids
+    write_checkpoint(folder, tensors, _config_json(head), provenance=provenance)
 
 
 def _config_json(head: Head) -> dict[str, Any]:

@@ -8,101 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from torch import Tensor
 
 from taslak.drafters.formats import Eagle3Config, EagleConfig, MedusaConfig, find_head, read_head, write_head
 from taslak.errors import CheckpointError
 from tests.support.heads import CONFIGS, random_head
-
-H, V, VD = 32, 61, 20
-LLAMA = {
-    "hidden_size": H,
-    "intermediate_size": 48,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "num_hidden_layers": 1,
-    "vocab_size": V,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0,
-    "model_type": "llama",
-}
-IDS = list(range(1, 61, 3))
-
-
-def layer(at: str, width: int) -> dict[str, Tensor]:
-    shapes = {
-        "self_attn.q_proj": (32, width),
-        "self_attn.k_proj": (16, width),
-        "self_attn.v_proj": (16, width),
-        "self_attn.o_proj": (H, 32),
-        "mlp.gate_proj": (48, H),
-        "mlp.up_proj": (48, H),
-        "mlp.down_proj": (H, 48),
-        "post_attention_layernorm": (H,),
-    }
-    return {f"{at}.{name}.weight": torch.randn(shape) for name, shape in shapes.items()}
-
-
-def eagle1() -> tuple[dict[str, Any], dict[str, Tensor]]:
-    tensors = {
-        "embed_tokens.weight": torch.randn(V, H),
-        "fc.weight": torch.randn(H, 2 * H),
-        "fc.bias": torch.randn(H),
-        **layer("layers.0", H),
-    }
-    return {**LLAMA, "architectures": ["LlamaForCausalLM"], "bias": True}, tensors
-
-
-def eagle3(at: str = "midlayer") -> tuple[dict[str, Any], dict[str, Tensor]]:
-    tensors = {
-        "fc.weight": torch.randn(H, 3 * H),
-        **layer(at, 2 * H),
-        f"{at}.hidden_norm.weight": torch.randn(H),
-        f"{at}.input_layernorm.weight": torch.randn(H),
-        "norm.weight": torch.randn(H),
-        "lm_head.weight": torch.randn(VD, H),
-        "d2t": torch.tensor(IDS) - torch.arange(VD),
-        "t2d": torch.zeros(V, dtype=torch.bool).index_fill_(0, torch.tensor(IDS), True),
-    }
-    return {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": VD}, tensors
-
-
-def speculators(**settings: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    _, tensors = eagle3("layers.0")
-    config = {
-        "architectures": ["Eagle3Speculator"],
-        "speculators_model_type": "eagle3",
-        "speculators_version": "0.9.0",
-        "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "org/target"}},
-        "transformer_layer_config": LLAMA,
-        "draft_vocab_size": VD,
-        **settings,
-    }
-    return config, {**tensors, "embed_tokens.weight": torch.randn(V, H)}
-
-
-def medusa(heads: int = 3, layers: int = 1) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    tensors = {}
-    for i in range(heads):
-        for j in range(layers):
-            tensors[f"{i}.{j}.linear.weight"] = torch.randn(H, H)
-            tensors[f"{i}.{j}.linear.bias"] = torch.randn(H)
-        tensors[f"{i}.{layers}.weight"] = torch.randn(V, H)
-    config = {"medusa_num_heads": heads, "medusa_num_layers": layers, "base_model_name_or_path": "org/target"}
-    return config, tensors
-
-
-def stored(
-    folder: Path, config: dict[str, Any], tensors: dict[str, Tensor], file: str = "model.safetensors"
-) -> Path:
-    (folder / "config.json").write_text(json.dumps(config))
-    if file.endswith(".safetensors"):
-        save_file(tensors, folder / file)
-    else:
-        torch.save(tensors, folder / file)
-    return folder
+from tests.support.published import IDS, LLAMA, VD, H, V, eagle1, eagle3, medusa, speculators, stored
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
@@ -169,6 +79,63 @@ def test_speculators_variants_that_are_not_supported_are_named(
 ) -> None:
     with pytest.raises(CheckpointError, match=match):
         read_head(stored(tmp_path, *speculators(**settings)))
+
+
+def test_layer_ids_count_as_the_architecture_says_and_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SpecForge's and SGLang's ids are outputs of layers, vLLM's are hidden states: one more."""
+    ids = {"eagle_aux_hidden_state_layer_ids": [1, 2, 3]}
+    found = {}
+    for name in ("LlamaForCausalLMEagle3", "Eagle3LlamaForCausalLM"):
+        config, tensors = eagle3()
+        read = read_head(stored(tmp_path, {**config, **ids, "architectures": [name]}, tensors)).config
+        assert isinstance(read, Eagle3Config)
+        found[name] = read.captures
+        assert str(list(read.captures or ())) in caplog.records[-1].getMessage()
+    assert found == {"LlamaForCausalLMEagle3": (1, 2, 3), "Eagle3LlamaForCausalLM": (0, 1, 2)}
+    caplog.clear()
+    read_head(stored(tmp_path, *eagle3()))
+    read_head(stored(tmp_path, *speculators(**ids)))
+    assert not caplog.records, "no ids, and ids that mean one thing"
+
+
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"norm_output": True}, "norm_output"),
+        ({"eagle_config": {"norm_before_fc": True}}, "norm_before_fc"),
+        ({"eagle_config": {"use_aux_hidden_state": False}}, "use_aux_hidden_state"),
+        ({"use_aux_norm": True}, "use_aux_norm"),
+        ({"target_hidden_size": 64}, "64"),
+        ({"hidden_act": "gelu"}, "gelu"),
+    ],
+    ids=str,
+)
+def test_eagle3_variants_that_are_not_supported_are_named(
+    tmp_path: Path, settings: dict[str, Any], match: str
+) -> None:
+    config, tensors = eagle3()
+    with pytest.raises(CheckpointError, match=match):
+        read_head(stored(tmp_path, {**config, **settings}, tensors))
+
+
+def test_both_spellings_of_a_rope_are_one(tmp_path: Path) -> None:
+    llama3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    llama3 |= {"rope_type": "llama3", "original_max_position_embeddings": 8192}  # type: ignore[dict-item]
+    found = []
+    for settings in (
+        {"rope_scaling": llama3},
+        {"rope_theta": None, "rope_parameters": {**llama3, "rope_theta": 500000.0}},
+    ):
+        config, tensors = eagle1()
+        found.append(read_head(stored(tmp_path, {**config, **settings}, tensors)).config)
+    assert found[0] == found[1]
+    config, tensors = eagle1()
+    plain = {**config, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}}
+    read = read_head(stored(tmp_path, plain, tensors)).config
+    assert isinstance(read, EagleConfig)
+    assert (read.layer.rope_scaling, read.layer.rope_theta) == (None, 500000.0)
 
 
 @pytest.mark.parametrize("file", ["medusa_lm_head.pt", "medusa_lm_head.safetensors"])
