@@ -1,7 +1,7 @@
 """For MkDocs: which files are the site's, and where they lie in it.
 
-The site has the layout of the repository: README.md is its first page, docs/heads.md is /docs/heads/. So a link
-that works in the repository works on the site, and a strict build checks both.
+The site has the layout of the repository: README.md is its first page, docs/heads.md is /docs/heads/. So a
+link that works in the repository works on the site, and a strict build checks both.
 """
 
 from __future__ import annotations
