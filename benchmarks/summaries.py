@@ -43,7 +43,7 @@ def readme(results: Path) -> Table:
     for method, what in (
         ("Medusa tree", "always a tree of 7 from Medusa heads"),
         ("EAGLE tree", "always a tree of 12 from the EAGLE head"),
-        ("early exit", "always four tokens from half its own layers"),
+        ("early exit", "always three tokens from half its own layers"),
     ):
         rows.append([f"{SMALL}: {what}", *_over_all(ways, method)])
     columns = ["greedy, 2 cores", "plain, tokens/s", "with drafts", "times plain"]
@@ -219,7 +219,7 @@ TURKISH = {
     "eight answers at once": "aynı anda sekiz yanıt",
     "always a tree of 7 from Medusa heads": "her adımda Medusa'dan 7'lik ağaç",
     "always a tree of 12 from the EAGLE head": "her adımda EAGLE'dan 12'lik ağaç",
-    "always four tokens from half its own layers": "her adımda kendi katmanlarının yarısından dört token",
+    "always three tokens from half its own layers": "her adımda kendi katmanlarının yarısından üç token",
 }
 
 SUMMARIES: dict[str, Callable[[Path], Table]] = {

@@ -22,7 +22,7 @@ FILES = (
     "benchmarks/*.md",
     "benchmarks/training/*.md",
     "benchmarks/results/*.svg",
-    "examples/*.py",
+    "examples/*.*",
 )
 
 

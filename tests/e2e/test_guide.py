@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 import signal
 import subprocess
@@ -108,8 +109,8 @@ def servers(tiny: Path) -> Iterator[Servers]:
 class Reader:
     """Somebody who does what a page says."""
 
-    def __init__(self, taslak: Taslak, servers: Servers) -> None:
-        self._taslak, self._servers = taslak, servers
+    def __init__(self, taslak: Taslak, servers: Servers, patch: pytest.MonkeyPatch) -> None:
+        self._taslak, self._servers, self._patch = taslak, servers, patch
         self._server: tuple[Process, str] | None = None
         self._names: dict[str, Any] = {}
 
@@ -130,6 +131,10 @@ class Reader:
             check_installation(command)
         elif command.startswith("taslak serve"):
             self._server = self._servers.get(command)
+        elif command.startswith("python examples/"):
+            _, script, *args = shlex.split(self._at_our_server(command))
+            self._patch.setattr(sys, "argv", [script, *args])
+            runpy.run_path(str(ROOT / script), run_name="__main__")
         elif command == "kill -HUP PID":
             assert self._server is not None
             self._server[0].process.send_signal(signal.SIGHUP)
@@ -163,7 +168,7 @@ def test_a_pages_blocks_run(
         (tmp_path / name).write_text(text)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(formats, "SHIPPED", tiny / "heads")
-    reader = Reader(taslak, servers)
+    reader = Reader(taslak, servers, monkeypatch)
     for block in blocks(page, "sh", "python"):
         reader.do(block)
 

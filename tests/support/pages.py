@@ -12,6 +12,7 @@ GENERATED = ("cli.md", "api.md")
 
 PAGES = [
     "README.md",
+    "examples/README.md",
     *sorted(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md") if p.name not in GENERATED),
 ]
 
