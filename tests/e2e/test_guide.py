@@ -186,6 +186,8 @@ def test_what_a_command_names_is_there(where: str, command: str) -> None:
     """Options, extras and scripts; also of commands that take hours, or several machines."""
     for part in re.split(r" && | \| ", command):
         words = shlex.split(part)
+        if words[0] == "docker":  # what stands behind the image's name goes to `taslak serve`
+            words = ["taslak", "serve", *words[words.index("taslak") + 1 :]] if words[1] == "run" else [""]
         if "pip" in words[0]:
             check_installation(part)
         elif "taslak" in words[:-1] and words[0] != "import":

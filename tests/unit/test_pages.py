@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import xml.etree.ElementTree as ET
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 import taslak
+from taslak.cli.app import app
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGES = ROOT / "docs" / "images"
@@ -64,3 +68,20 @@ def test_the_readmes_table_shows_losses_too(monkeypatch: pytest.MonkeyPatch) -> 
     assert any(times > 1.2 for _, _, _, times, *_ in rows)
     assert any(times < 0.9 for _, _, _, times, *_ in rows)
     assert all(times == pytest.approx(fast / plain, rel=0.02) for _, plain, fast, times, *_ in rows)
+
+
+def test_the_image_is_made_of_what_is_there_and_starts_with_a_command_there_is() -> None:
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").splitlines()
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+    copied = [word for line in lines if re.match(r"COPY (?!--from)", line) for word in line.split()[1:-1]]
+    assert [name for name in copied if f"!{name}" not in ignored or not (ROOT / name).exists()] == []
+    entry, command = (
+        json.loads(line.split(" ", 1)[1])
+        for word in ("ENTRYPOINT", "CMD")
+        for line in lines
+        if line.startswith(word)
+    )
+    program, name, *rest = [*entry, *command]
+    commands: Any = typer.main.get_command(app)
+    assert program == "taslak"
+    assert commands.commands[name].make_context(name, rest).params["host"] == "0.0.0.0"
