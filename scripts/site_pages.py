@@ -6,10 +6,14 @@ link that works in the repository works on the site, and a strict build checks b
 
 from __future__ import annotations
 
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
 from mkdocs.structure.files import File, Files
+
+log = logging.getLogger("mkdocs.hooks.site_pages")
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = (
@@ -41,6 +45,15 @@ def on_files(files: Files, config: Any) -> Files:
         for path in paths
     ]
     return Files([*theme, *ours])
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """MkDocs wants an empty line before a list and four spaces within one, where repositories' viewers don't:
+    what it shows as text instead is a warning, and so a failure of a strict build."""
+    text = re.sub(r"<(pre|code|svg|h[1-6]).*?</\1>|<[^>]+>", "", html, flags=re.DOTALL)
+    if found := re.search(r"^(- |\d+\. |\| ?-{3}).*", text, re.MULTILINE):
+        log.warning("%s: a list or table that isn't one: %s", page.file.src_uri, found[0][:60])
+    return html
 
 
 def _existing(entries: list[Any]) -> Any:

@@ -173,6 +173,7 @@ def test_a_pages_blocks_run(
         reader.do(block)
 
 
+APP: Any = typer.main.get_command(app)
 LISTED = [
     (f"{page}:{block.line}", command)
     for page in (*PAGES, "CONTRIBUTING.md", "benchmarks/training/README.md")
@@ -192,8 +193,7 @@ def test_what_a_command_names_is_there(where: str, command: str) -> None:
             check_installation(part)
         elif "taslak" in words[:-1] and words[0] != "import":
             name, *rest = words[words.index("taslak") + 1 :]
-            commands: Any = typer.main.get_command(app)
-            commands.commands[name].make_context(name, rest)
+            APP.commands[name].make_context(name, rest)
         script = next((word for word in words[:2] if re.match(r"(benchmarks|scripts|examples)/", word)), None)
         assert script is None or (ROOT / script).is_file()
 
