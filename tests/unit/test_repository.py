@@ -58,7 +58,7 @@ def test_contributing_gives_every_dependency_a_reason() -> None:
     assert missing == []
 
 
-@pytest.mark.parametrize("script", ["tables", "cli-docs"])
+@pytest.mark.parametrize("script", ["tables", "cli-docs", "figures"])
 def test_generated_text_is_current(script: str) -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "scripts" / script, "--check"], check=False, capture_output=True, text=True
