@@ -10,12 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from taslak.drafters.base import DrafterOptions
 from taslak.drafters.formats import Eagle3Config, Head, eagle3
 from taslak.errors import OptionError
-
-LOOKED_UP = DrafterOptions()
-"""Lengths of the suffixes that the n-gram drafter looks up."""
 
 TRAIN_EAGLE3 = "train an eagle3 head (taslak train eagle3)"
 EXIT = f"no engine lets the target's own first layers draft; use a draft model, or {TRAIN_EAGLE3}"

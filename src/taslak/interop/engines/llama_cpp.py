@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from taslak.drafters.base import NGRAM
 from taslak.drafters.formats import Eagle3Config, eagle3
 from taslak.errors import OptionError
 from taslak.interop.engines.engine import (
     EXIT,
-    LOOKED_UP,
     TRAIN_EAGLE3,
     Engine,
     Recipe,
@@ -33,7 +33,7 @@ def _recipe(
 
 
 def _ngram(wanted: Wanted) -> Recipe:
-    longest, shortest = LOOKED_UP.ngram_max, LOOKED_UP.ngram_min
+    shortest, longest = NGRAM
     settings = {
         "spec_type": "ngram-simple",
         "spec_ngram_simple_size_n": longest,

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from taslak.drafters.base import NGRAM
 from taslak.drafters.formats import eagle
 from taslak.interop.engines.engine import (
     EXIT,
-    LOOKED_UP,
     TRAIN_EAGLE3,
     Engine,
     Recipe,
@@ -46,7 +46,7 @@ def _ngram(wanted: Wanted) -> Recipe:
         "speculative_num_draft_tokens": wanted.gamma + 1,
         # one continuation, as here; the tree holds what is looked up and what follows
         "speculative_ngram_max_bfs_breadth": 1,
-        "speculative_ngram_max_trie_depth": LOOKED_UP.ngram_max + wanted.gamma,
+        "speculative_ngram_max_trie_depth": NGRAM[1] + wanted.gamma,
     }
     return _recipe(wanted, "NGRAM", settings)
 

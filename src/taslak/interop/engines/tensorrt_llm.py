@@ -6,9 +6,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from taslak.drafters.base import NGRAM
 from taslak.interop.engines.engine import (
     EXIT,
-    LOOKED_UP,
     TRAIN_EAGLE3,
     Engine,
     Recipe,
@@ -31,7 +31,7 @@ def _recipe(wanted: Wanted, decoding: str, settings: dict[str, Any], *, overlapp
 
 
 def _ngram(wanted: Wanted) -> Recipe:
-    return _recipe(wanted, "NGram", {"max_matching_ngram_size": LOOKED_UP.ngram_max}, overlapped=False)
+    return _recipe(wanted, "NGram", {"max_matching_ngram_size": NGRAM[1]}, overlapped=False)
 
 
 def _suffix(wanted: Wanted) -> Recipe:

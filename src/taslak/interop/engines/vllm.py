@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from taslak.drafters.base import NGRAM
 from taslak.drafters.formats import EagleConfig, eagle, eagle3
 from taslak.drafters.suffix import CONTEXT, FLOOR
 from taslak.errors import OptionError
 from taslak.interop.engines.engine import (
     EXIT,
-    LOOKED_UP,
     TRAIN_EAGLE3,
     Engine,
     Recipe,
@@ -27,7 +27,8 @@ def _recipe(wanted: Wanted, settings: dict[str, Any], notes: list[str] | None = 
 
 
 def _ngram(wanted: Wanted) -> Recipe:
-    lengths = {"prompt_lookup_min": LOOKED_UP.ngram_min, "prompt_lookup_max": LOOKED_UP.ngram_max}
+    shortest, longest = NGRAM
+    lengths = {"prompt_lookup_min": shortest, "prompt_lookup_max": longest}
     return _recipe(wanted, {"method": "ngram", **lengths})
 
 
