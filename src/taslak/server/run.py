@@ -25,7 +25,7 @@ DRAIN_SECONDS = 120
 def run(server: Server, host: str, port: int) -> None:
     """Serve until a signal. Raises OptionError for an address that can't be had."""
     bound = bind(host, port)
-    bound.listen(2048)  # whoever reads the address may connect: he is answered when the loop runs
+    bound.listen(2048)
     address, port = bound.getsockname()[:2]
     if server.settings.api_key is None and open_to_others(address):
         log.warning("%s is open to everybody who reaches it; set an API key (--api-key)", shown(address))
@@ -37,17 +37,18 @@ def run(server: Server, host: str, port: int) -> None:
         server_header=False,
         h11_max_incomplete_event_size=64 << 10,
     )
-    runner = _Runner(config, server)
-    write_log()
     names = ", ".join(each.name for each in server.catalogue)
-    print(f"taslak serves {names} on http://{shown(address)}:{port}", file=sys.stderr, flush=True)
-    runner.run(sockets=[bound])
+    write_log()
+    _Runner(config, server, f"taslak serves {names} on http://{shown(address)}:{port}").run(sockets=[bound])
 
 
 class _Runner(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, server: Server) -> None:
+    """announcement: written once requests and signals are heeded."""
+
+    def __init__(self, config: uvicorn.Config, server: Server, announcement: str) -> None:
         super().__init__(config)
         self._server = server
+        self._announcement = announcement
         self._reloading: asyncio.Task[None] | None = None
 
     @contextmanager
@@ -67,6 +68,7 @@ class _Runner(uvicorn.Server):
         if hasattr(signal, "SIGHUP"):
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._reload)
         await super().startup(sockets)
+        print(self._announcement, file=sys.stderr, flush=True)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._server.ready = False

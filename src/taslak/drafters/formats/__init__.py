@@ -91,7 +91,7 @@ def find_head(name: Path | str) -> Path | None:
 def shipped_head(model: str, kind: str) -> str | None:
     """The name of the head of this kind that comes with taslak for a model; None where there is none."""
     name = f"{model}-{kind}"
-    return name if (SHIPPED / name / "config.json").is_file() else None
+    return name if Path(name).name == name and (SHIPPED / name / "config.json").is_file() else None
 
 
 def _config(folder: Path) -> Mapping[str, Any]:
