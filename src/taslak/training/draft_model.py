@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from taslak.errors import CheckpointError, OptionError
 from taslak.models.decoder import FINAL_NORM
+from taslak.models.families import FAMILIES
 from taslak.models.layers import HEAD, NORMS, PRODUCTS, norm_name, weight_name
 from taslak.models.loading.storage import make_folder, write_json
 from taslak.training.batch import Batch
@@ -49,6 +50,11 @@ class DraftModel(Kind):
         )
         self.source = source
         c = source.config
+        if not c.plain or FAMILIES[c.family].parts:
+            raise OptionError(
+                f"a draft model is trained with the layers of a Llama or Qwen2, and {source.name} is of the "
+                f"family {c.family}, whose layers are built differently; train a head (eagle, medusa) for it"
+            )
         if init is not None and c.vocab_size < teacher.vocab_size:
             raise OptionError(
                 f"{init} has {c.vocab_size} tokens and the target {teacher.vocab_size}; "

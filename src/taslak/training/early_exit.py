@@ -36,6 +36,8 @@ class EarlyExit(Kind):
     def __init__(self, teacher: Teacher, exit_layer: int | None = None, rank: int = 64) -> None:
         super().__init__(teacher)
         c = teacher.config
+        if c.norm != "rms":
+            raise OptionError(f"{teacher.name} ends in a LayerNorm; an exit is trained for RMSNorm alone")
         self.exit_layer = max(c.layers // 4, 1) if exit_layer is None else exit_layer
         self.config = ExitConfig(self.exit_layer, rank)
         check_config(self.config, teacher)

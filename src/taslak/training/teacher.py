@@ -14,6 +14,7 @@ from taslak.drafters.formats import LayerConfig
 from taslak.models.config import DecoderConfig
 from taslak.models.decoder import FINAL_NORM
 from taslak.models.layers import HEAD
+from taslak.models.loading import adopt
 from taslak.models.loading.huggingface import stored_tensors
 from taslak.models.rope import Rope
 from taslak.training.batch import Batch
@@ -42,10 +43,10 @@ class Teacher:
 
     @cached_property
     def _stored(self) -> dict[str, Tensor]:
-        return dict(stored_tensors(self.folder))
+        return dict(adopt(self.config, stored_tensors(self.folder)))
 
     def weight(self, name: str) -> Tensor:
-        """By its Hugging Face name."""
+        """By our name of it."""
         return self._stored[name].float()
 
     def has(self, name: str) -> bool:
@@ -58,9 +59,10 @@ class Teacher:
 
     @cached_property
     def head(self) -> Tensor:
-        """The lm_head's rows of the draft vocabulary. [Vd, H]."""
+        """The lm_head's rows of the draft vocabulary, with what logits are multiplied with. [Vd, H]."""
         stored = self._stored["model.embed_tokens.weight" if self.config.tied else HEAD][: self.vocab_size]
-        return (stored if self.draft_ids is None else stored[self.draft_ids]).float().to(self.device)
+        rows = (stored if self.draft_ids is None else stored[self.draft_ids]).float().to(self.device)
+        return rows if self.config.logit_scale == 1.0 else rows * self.config.logit_scale
 
     @property
     def draft_vocab_size(self) -> int:
@@ -83,6 +85,7 @@ class Teacher:
         c = self.config
         values = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
         scaling = values.get("rope_scaling") or values.get("rope_parameters")
+        stretched = c.rope.kind in ("linear", "llama3")
         return LayerConfig(
             heads=c.heads,
             kv_heads=c.kv_heads,
@@ -90,7 +93,7 @@ class Teacher:
             inner_size=c.inner_size,
             norm_eps=c.norm_eps,
             rope_theta=c.rope.theta,
-            rope_scaling=None if c.rope.kind == "default" else scaling,
+            rope_scaling=scaling if stretched else None,
             qkv_bias=c.qkv_bias,
         )
 
@@ -111,7 +114,10 @@ class Teacher:
         p = torch.zeros((len(batch), self.draft_vocab_size), device=self.device)
         for chunk in torch.split(rows, CHUNK):
             hidden = batch.features[FINAL_NORM][chunk].to(dtype)
-            p[chunk] = torch.softmax((hidden @ weight).float(), dim=-1)
+            logits = (hidden @ weight).float()
+            if cap := self.config.logit_cap:
+                logits = torch.tanh(logits / cap) * cap
+            p[chunk] = torch.softmax(logits, dim=-1)
         return p
 
 

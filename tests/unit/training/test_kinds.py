@@ -11,6 +11,7 @@ import torch.nn.functional as F
 
 from taslak.drafters.formats import read_head
 from taslak.errors import OptionError
+from taslak.models.decoder import Decoder
 from taslak.models.target import chain_rows
 from taslak.training.draft_model import DraftModel
 from taslak.training.eagle import Eagle, Eagle3
@@ -18,8 +19,10 @@ from taslak.training.early_exit import EarlyExit
 from taslak.training.kind import Kind
 from taslak.training.medusa import Medusa
 from taslak.training.options import KINDS
+from taslak.training.store import fill
 from taslak.training.teacher import Teacher, frequent
-from tests.support.training import CONFIG, make_store, target, target_folder, teacher, whole_batch
+from tests.support.families import ours, tiny_transformers
+from tests.support.training import CONFIG, make_store, target, target_folder, teacher, texts, whole_batch
 
 IDS = torch.arange(3, 259, 4)
 
@@ -80,6 +83,29 @@ def test_the_teacher_is_the_target(folder: Path, tmp_path: Path) -> None:
         rows = [row for row in batch.ahead(1).tolist() if span.start <= row < span.stop]
         expected = torch.softmax(logits[[row - span.start for row in rows]][:, IDS], dim=-1)
         torch.testing.assert_close(p[rows], expected, rtol=2e-2, atol=1e-3)  # the store is float16
+
+
+@pytest.mark.parametrize("case", ["gemma2", "granite", "gpt_neox", "phi3"])
+def test_heads_learn_from_any_family(case: str, tmp_path: Path) -> None:
+    """Caps and multipliers are in what is learnt; what can't be trained so is refused."""
+    model = tiny_transformers(case, vocab_size=CONFIG.vocab_size)
+    model.save_pretrained(tmp_path / "target")
+    decoder = Decoder(*ours(model), exact=True)
+    batch = whole_batch(fill(tmp_path / "store", decoder, texts(), ("final_norm",), {"model": case}))
+    from_ = teacher(tmp_path / "target")
+    span = batch.spans[0]
+    cache = decoder.allocate(span.stop)
+    logits = decoder.forward([chain_rows(cache, batch.tokens[span].tolist(), span.stop)]).logits
+    rows = [row for row in batch.ahead(1).tolist() if row < span.stop]
+    expected = torch.softmax(logits[rows], dim=-1)
+    torch.testing.assert_close(from_.distributions(batch)[rows], expected, rtol=2e-2, atol=1e-3)
+    for kind in ("medusa", "eagle"):
+        build(kind, from_)(batch)["loss"].backward()
+    with pytest.raises(OptionError, match=f"of the family {case}, whose layers are built differently"):
+        DraftModel(from_)
+    if case == "gpt_neox":
+        with pytest.raises(OptionError, match="ends in a LayerNorm"):
+            EarlyExit(from_)
 
 
 def test_all_layers_of_the_target_are_the_target(folder: Path, tmp_path: Path) -> None:

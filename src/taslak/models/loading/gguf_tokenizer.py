@@ -28,16 +28,24 @@ _GPT2 = (pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),)
 _SMOLLM = (pre_tokenizers.Digits(individual_digits=True), *_GPT2)
 _BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
 _QWEN2 = (pre_tokenizers.Split(Regex(_WORDS + r"\p{N}" + _REST), behavior="isolated"), _BYTES)
-_LLAMA3 = (pre_tokenizers.Split(Regex(_WORDS + r"\p{N}{1,3}" + _REST), behavior="isolated"), _BYTES)
+_THREES = pre_tokenizers.Split(Regex(_WORDS + r"\p{N}{1,3}" + _REST), behavior="isolated")
+_LLAMA3 = (_THREES, _BYTES)
 PRE_TOKENIZERS: Mapping[str, tuple[Any, ...]] = {
     "gpt-2": _GPT2,
+    "olmo": _GPT2,
     "smollm": _SMOLLM,
+    "refact": _SMOLLM,
+    "starcoder": _SMOLLM,
     "qwen2": _QWEN2,
     "deepseek-r1-qwen": _QWEN2,
     "llama-bpe": _LLAMA3,
     "llama3": _LLAMA3,
     "llama-v3": _LLAMA3,
+    "dbrx": _LLAMA3,
+    "smaug-bpe": _LLAMA3,
 }
+LLAMA3 = ("llama-bpe", "llama3", "llama-v3")
+"""Of these rules, those of Llama 3 itself."""
 # What "default", or no name at all in older files, stands for.
 DEFAULT_PRE = {"qwen2": "qwen2"}
 # Tokens that end a turn or a text in every chat format that has them.
@@ -125,7 +133,7 @@ class GGUFTokenizer:
         rule = PRE_TOKENIZERS[name]
         merges = [tuple(merge.split(" ", 1)) for merge in self._metadata("merges") or ()]
         # Llama 3 takes a whole word that is a token as it is, even where the merges would not build it.
-        bpe = models.BPE(self._vocabulary(), merges, ignore_merges=rule is _LLAMA3)
+        bpe = models.BPE(self._vocabulary(), merges, ignore_merges=name in LLAMA3)
         tokenizer = Tokenizer(bpe)
         if rule is _QWEN2:
             tokenizer.normalizer = normalizers.NFC()
@@ -180,7 +188,7 @@ class GGUFTokenizer:
 
     def _add_template(self, spm: bool) -> None:
         """Puts bos and eos around a text as the file says, or as is usual where it doesn't say."""
-        llama3 = self._metadata("pre") in ("llama-bpe", "llama3", "llama-v3")
+        llama3 = self._metadata("pre") in LLAMA3
         bos = self.bos_id if self._flag("add_bos_token", spm or llama3) else None
         eos = self.eos_id if self._flag("add_eos_token", False) else None
         if bos is None and eos is None:

@@ -93,6 +93,15 @@ def test_the_default_rule_depends_on_the_architecture(write_gguf: Build, tiny: B
     assert [entries["tokens"][id] for id in tokenizer.encode("12").ids] == ["1", "2"]
 
 
+def test_only_llama_3_takes_words_that_merges_do_not_build(write_gguf: Build, tiny: Build) -> None:
+    entries = byte_level(merges=["h e"])
+    tokens = entries["tokens"]
+    for rule, whole in (("llama-bpe", True), ("dbrx", False), ("smollm", False)):
+        tokenizer = tokenizer_of(write_gguf, tiny, {**entries, "pre": rule})
+        spelled = [tokens[id] for id in tokenizer.encode("hello", add_special=False)]
+        assert spelled == (["hello"] if whole else ["he", "l", "l", "o"])
+
+
 def test_special_and_padding_tokens(write_gguf: Build, tiny: Build) -> None:
     entries = byte_level()
     tokenizer = tokenizer_of(write_gguf, tiny, entries)
@@ -163,7 +172,7 @@ def test_what_is_not_supported_is_named(write_gguf: Build, tiny: Build) -> None:
             GGUFTokenizer(GGUFModel(write_gguf(tiny(), tokenizer=entries)))
         return str(caught.value)
 
-    assert "rule 'tekken' (tokenizer.ggml.pre); supported are: gpt-2, smollm" in refused(
+    assert "rule 'tekken' (tokenizer.ggml.pre); supported are: gpt-2, olmo, smollm" in refused(
         byte_level(pre="tekken")
     )
     assert "kind 'bert'; supported are: gpt2, llama" in refused(byte_level(model="bert"))
