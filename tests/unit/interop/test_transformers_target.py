@@ -216,4 +216,7 @@ def test_a_mask_that_is_not_the_models_own_is_found_out(monkeypatch: pytest.Monk
 def test_rounding_is_no_reason_to_refuse(dtype: torch.dtype) -> None:
     """Nor to draft lines; what stands in the way of trees is found in any width."""
     assert wrapped(any_of("qwen2_moe").to(dtype)).packs
-    assert "see each other" in (wrapped(any_of("mpt").to(dtype)).why_lines or "")
+    lines = wrapped(any_of("mpt").to(dtype))
+    assert "see each other" in (lines.why_lines or "")
+    with pytest.raises(ValueError, match="have to be a line"):
+        lines.forward([Rows(lines.allocate(8), [1, 2], [PREFIX, PREFIX], first=0, wanted=2)])
