@@ -31,12 +31,46 @@ _GROUPED = {**_SIZES, "num_key_value_heads": 2}
 _GPT = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128}
 _EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 24}
 
+_SHARING = {
+    "num_hidden_layers": 4,
+    "head_dim": 8,
+    "num_kv_shared_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "sliding_window": 16,
+    "vocab_size_per_layer_input": VOCAB,
+    "hidden_size_per_layer_input": 8,
+}
+
 ARCHITECTURES: dict[str, dict[str, Any]] = {
     "biogpt": _SIZES,
     "bloom": {"hidden_size": 32, "n_layer": 2, "n_head": 4},
     "codegen": {**_GPT, "rotary_dim": 4},
     "cohere": _GROUPED,
+    "deepseek_v3": {
+        **_SIZES,
+        "num_key_value_heads": 4,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 8,
+        "qk_rope_head_dim": 4,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 6,
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 16,
+    },
     "falcon": {**_SIZES, "ffn_hidden_size": 48},
+    "gemma3n_text": {
+        **_GROUPED,
+        **_SHARING,
+        "intermediate_size": [48] * 4,
+        "laurel_rank": 4,
+        "activation_sparsity_pattern": [0.0] * 4,
+        "altup_num_inputs": 2,
+    },
+    "gemma4_text": {**_GROUPED, **_SHARING, "global_head_dim": 8},
     "gpt_bigcode": _GPT,
     "gpt_neo": {
         "hidden_size": 32,
@@ -71,7 +105,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     },
 }
 """What makes each tiny. Among them learned, rotary, sinusoidal and no positions (biases), one and several K/V
-heads, experts, windows, and layers side by side."""
+heads, compressed keys and values, layers that share those of others, experts, and windows."""
 
 LINES = ("bloom", "gpt_neo", "mpt")
 """Those that drafts of have to be lines."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from taslak.errors import CheckpointError
 from taslak.interop.paged import Stored
@@ -44,13 +45,12 @@ def check(model: Any) -> None:
     """Raise CheckpointError, with the reason, for a model that can't be decoded speculatively, as far as its
     configuration says so."""
     name = type(model).__name__
-    config = getattr(model, "config", None)
-    if config is None or not hasattr(model, "get_output_embeddings"):
+    if not isinstance(model, PreTrainedModel):
         raise CheckpointError(
             f"got a {name}; expected a loaded causal language model of transformers (one that is wrapped, "
             "compiled or adapted: give the model inside)"
         )
-    if getattr(config, "is_encoder_decoder", False):
+    if model.config.is_encoder_decoder:
         raise CheckpointError(
             f"{name} is an encoder-decoder model, which answers one text with another, and taslak continues "
             "texts; use a decoder-only model"

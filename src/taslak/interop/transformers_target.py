@@ -65,7 +65,8 @@ class TransformersTarget:
         rows = int(self._config.vocab_size)
         self.padded_vocab_size = rows
         self.vocab_size = min(vocab_size or rows, rows)
-        self.context = min(context or UNBOUNDED**2, context_of(self._config))
+        most = context_of(self._config)
+        self.context = most if context is None else min(context, most)
         self.layers = int(self._config.num_hidden_layers)
         self.hidden_size = int(self._config.hidden_size)
         self.device: torch.device = model.device
@@ -112,6 +113,8 @@ class TransformersTarget:
         """One call of the model."""
         self._cache.enter(batch)
         line = len(batch) == 1 and _is_line(batch[0].cache)  # positions and mask are the model's business
+        if not line and not self.packs:
+            raise ValueError(f"rows of this model have to be a line: {self.why_lines}")
         tokens = [token for rows in batch for token in rows.tokens]
         wanted = _wanted(batch)
         keep: dict[str, Any] = {}

@@ -15,6 +15,7 @@ from taslak.models.decoder import Decoder
 from taslak.models.target import PREFIX, Rows, chain_rows
 from tests.support.decoding import decode, plain, request
 from tests.support.foreign import build as foreign
+from tests.support.foreign import foreign as any_of
 from tests.support.foreign import twin
 from tests.support.heads import CONFIGS, random_head
 from tests.support.tiny import random_weights, tiny_config
@@ -147,7 +148,6 @@ def test_its_layers_do_not_run_alone() -> None:
     ("change", "match"),
     [
         (lambda model: model.train(), "training mode"),
-        (lambda model: setattr(model.config, "is_encoder_decoder", True), "encoder-decoder"),
         (lambda model: setattr(model, "get_output_embeddings", lambda: None), "no language-model head"),
     ],
 )
@@ -158,7 +158,12 @@ def test_models_that_are_no_causal_language_models_are_refused(change: Any, matc
         pretrained(model)
 
 
-def test_other_objects_and_models_without_a_cache_are_refused() -> None:
+def test_other_models_are_refused() -> None:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    sizes = {"vocab_size": 61, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    with pytest.raises(CheckpointError, match="an encoder-decoder model"):
+        pretrained(T5ForConditionalGeneration(T5Config(**sizes)).eval())
     with pytest.raises(CheckpointError, match="expected a loaded causal language model"):
         pretrained(torch.nn.Linear(2, 2))
     with pytest.raises(CheckpointError, match="keeps no cache"):
@@ -192,3 +197,26 @@ def test_the_context_ends_where_positions_would_turn(settings: dict[str, Any], c
 
     sizes = {"hidden_size": 32, "num_attention_heads": 4, "max_position_embeddings": 512}
     assert context_of(LlamaConfig(**sizes, **settings)) == context
+
+
+def test_a_mask_that_is_not_the_models_own_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One position too many beyond the window, and drafts are lines."""
+    assert wrapped(any_of("starcoder2")).why_lines is None
+    near = TransformersTarget._near
+    monkeypatch.setattr(
+        TransformersTarget, "_near", lambda self, kind, at, where: near(self, kind, at - 1, where)
+    )
+    target = wrapped(any_of("starcoder2"))
+    assert target.why_lines is not None
+    assert "24 positions into a text" in target.why_lines
+    assert not target.packs
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_is_no_reason_to_refuse(dtype: torch.dtype) -> None:
+    """Nor to draft lines; what stands in the way of trees is found in any width."""
+    assert wrapped(any_of("qwen2_moe").to(dtype)).packs
+    lines = wrapped(any_of("mpt").to(dtype))
+    assert "see each other" in (lines.why_lines or "")
+    with pytest.raises(ValueError, match="have to be a line"):
+        lines.forward([Rows(lines.allocate(8), [1, 2], [PREFIX, PREFIX], first=0, wanted=2)])
