@@ -204,19 +204,17 @@ def _tokenizer(name: Path) -> Any | None:
 
 
 def _generation_config(model: LanguageModel) -> Any:
-    """Of the wrapped model, else what lies beside the weights, else nothing but the ids of the end."""
+    """Of the wrapped model, else what transformers finds beside the weights; of a file that it has no rule
+    for, nothing but the ids of the end."""
     from transformers import GenerationConfig
 
     if isinstance(model.target, TransformersTarget):
-        config = copy.deepcopy(model.target.model.generation_config)
-    else:
-        config = GenerationConfig()
-        if Path(model.name).is_dir() or "/" in model.name:
-            with suppress(OSError):  # not every model has one
-                config = GenerationConfig.from_pretrained(model.name)
-    if config.eos_token_id is None and model.tokenizer.eos_ids:
-        config.eos_token_id = list(model.tokenizer.eos_ids)
-    return config
+        return copy.deepcopy(model.target.model.generation_config)
+    if Path(model.name).is_dir() or "/" in model.name:
+        for file in ("generation_config.json", "config.json"):  # not every model has the first
+            with suppress(OSError):
+                return GenerationConfig.from_pretrained(model.name, config_file_name=file)
+    return GenerationConfig(eos_token_id=list(model.tokenizer.eos_ids) or None)
 
 
 def _ids(ids: Any) -> Tensor:
