@@ -204,19 +204,19 @@ def _tokenizer(name: Path) -> Any | None:
 
 
 def _generation_config(model: LanguageModel) -> Any:
-    """Of the wrapped model, else what lies beside the weights, else nothing but the ids of the end."""
-    from transformers import GenerationConfig
+    """Of the wrapped model, else as transformers makes one from what lies beside the weights; of a pack or a
+    GGUF nothing but the ids of the end."""
+    from transformers import AutoConfig, GenerationConfig
 
     if isinstance(model.target, TransformersTarget):
-        config = copy.deepcopy(model.target.model.generation_config)
-    else:
-        config = GenerationConfig()
-        if Path(model.name).is_dir() or "/" in model.name:
-            with suppress(OSError):  # not every model has one
-                config = GenerationConfig.from_pretrained(model.name)
-    if config.eos_token_id is None and model.tokenizer.eos_ids:
-        config.eos_token_id = list(model.tokenizer.eos_ids)
-    return config
+        return copy.deepcopy(model.target.model.generation_config)
+    name = model.name
+    if Path(name).is_dir() or ("/" in name and not Path(name).is_file()):
+        with suppress(OSError):
+            return GenerationConfig.from_pretrained(name)
+        with suppress(OSError, ValueError):
+            return GenerationConfig.from_model_config(AutoConfig.from_pretrained(name))
+    return GenerationConfig(eos_token_id=list(model.tokenizer.eos_ids) or None)
 
 
 def _ids(ids: Any) -> Tensor:

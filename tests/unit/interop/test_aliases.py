@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,12 @@ def test_the_models_own_generation_config_says_what_a_call_does_not(folder: Path
     theirs = Theirs.from_pretrained(other, dtype=torch.float32)
     assert torch.equal(model.generate(PROMPT), theirs.generate(PROMPT))
     assert model.generate(PROMPT).shape == (1, 16)
+    assert model.generation_config.eos_token_id == 250
+    (other / "generation_config.json").unlink()
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "eos_token_id": 31}))
+    plain = AutoModelForCausalLM.from_pretrained(other, dtype="float32", **EXACT)
+    assert plain.generation_config.eos_token_id == 31, "the tokenizer's own is not transformers' business"
     model.generation_config.max_new_tokens = 3
     assert model.generate(PROMPT).shape == (1, 12)
     assert model.generate(PROMPT, max_new_tokens=2).shape == (1, 11)
