@@ -206,16 +206,15 @@ def _tokenizer(name: Path) -> Any | None:
 def _generation_config(model: LanguageModel) -> Any:
     """Of the wrapped model, else as transformers makes one from what lies beside the weights; of a pack or a
     GGUF nothing but the ids of the end."""
-    from transformers import AutoConfig, GenerationConfig
+    from transformers import GenerationConfig
 
     if isinstance(model.target, TransformersTarget):
         return copy.deepcopy(model.target.model.generation_config)
     name = model.name
     if Path(name).is_dir() or ("/" in name and not Path(name).is_file()):
-        with suppress(OSError):
-            return GenerationConfig.from_pretrained(name)
-        with suppress(OSError, ValueError):
-            return GenerationConfig.from_model_config(AutoConfig.from_pretrained(name))
+        for file in ("generation_config.json", "config.json"):
+            with suppress(OSError):
+                return GenerationConfig.from_pretrained(name, config_file_name=file)
     return GenerationConfig(eos_token_id=list(model.tokenizer.eos_ids) or None)
 
 
