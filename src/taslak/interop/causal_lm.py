@@ -204,16 +204,17 @@ def _tokenizer(name: Path) -> Any | None:
 
 
 def _generation_config(model: LanguageModel) -> Any:
-    """Of the wrapped model, else what transformers finds beside the weights; of a file that it has no rule
-    for, nothing but the ids of the end."""
+    """Of the wrapped model, else as transformers makes one from what lies beside the weights; of a pack or a
+    GGUF nothing but the ids of the end."""
     from transformers import GenerationConfig
 
     if isinstance(model.target, TransformersTarget):
         return copy.deepcopy(model.target.model.generation_config)
-    if Path(model.name).is_dir() or "/" in model.name:
-        for file in ("generation_config.json", "config.json"):  # not every model has the first
+    name = model.name
+    if Path(name).is_dir() or ("/" in name and not Path(name).is_file()):
+        for file in ("generation_config.json", "config.json"):
             with suppress(OSError):
-                return GenerationConfig.from_pretrained(model.name, config_file_name=file)
+                return GenerationConfig.from_pretrained(name, config_file_name=file)
     return GenerationConfig(eos_token_id=list(model.tokenizer.eos_ids) or None)
 
 

@@ -48,7 +48,7 @@ def from_transformers(
     A few passes of a dozen tokens find out what the model can do. Where it doesn't keep to a mask of its own
     (position biases, for the most part) drafts are lines and each sequence has a pass of its own; a warning
     says so if a tree is asked for. `early-exit` is refused: the model runs as a whole. Texts end with the ids
-    that the model's generation_config names; nothing else of it is read.
+    that the model's generation_config names, else the tokenizer's; nothing else of it is read.
 
     Raises CheckpointError, with the reason, for models that can't be rolled back when a draft is rejected,
     OptionError for options, and what `taslak.load` raises.

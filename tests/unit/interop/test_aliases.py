@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ GREEDY: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("call", GREEDY, ids=str)
+@pytest.mark.parametrize("call", GREEDY, ids=" ".join)
 def test_calls_give_the_tokens_they_gave(model: CausalLM, theirs: Any, call: dict[str, Any]) -> None:
     expected = theirs.generate(PROMPT, **call)
     got = model.generate(PROMPT, **call)
@@ -141,6 +142,12 @@ def test_the_models_own_generation_config_says_what_a_call_does_not(folder: Path
     theirs = Theirs.from_pretrained(other, dtype=torch.float32)
     assert torch.equal(model.generate(PROMPT), theirs.generate(PROMPT))
     assert model.generate(PROMPT).shape == (1, 16)
+    assert model.generation_config.eos_token_id == 250
+    (other / "generation_config.json").unlink()
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "eos_token_id": 31}))
+    plain = AutoModelForCausalLM.from_pretrained(other, dtype="float32", **EXACT)
+    assert plain.generation_config.eos_token_id == 31, "the tokenizer's own is not transformers' business"
     model.generation_config.max_new_tokens = 3
     assert model.generate(PROMPT).shape == (1, 12)
     assert model.generate(PROMPT, max_new_tokens=2).shape == (1, 11)
@@ -161,7 +168,7 @@ ASSISTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("call", "meaning"), ASSISTED, ids=str)
+@pytest.mark.parametrize(("call", "meaning"), ASSISTED, ids=[" ".join(call) for call, _ in ASSISTED])
 def test_what_drafts_for_a_call(
     model: CausalLM, theirs: Any, call: dict[str, Any], meaning: dict[str, Any], monkeypatch: Any
 ) -> None:
@@ -224,36 +231,37 @@ def test_a_dictionary_where_one_is_asked_for(model: CausalLM) -> None:
     assert torch.equal(out.sequences, model.generate(PROMPT, max_new_tokens=4))
 
 
+WITHOUT_COUNTERPART: list[tuple[dict[str, Any], str]] = [
+    ({"max_tokens": 5}, "what taslak calls so is max_new_tokens in transformers"),
+    ({"gamma": 5}, "num_assistant_tokens"),
+    ({"max_new_token": 5}, "did you mean max_new_tokens"),
+    ({"colour": "red"}, "expected those of transformers' generate"),
+    ({"num_beams": 4}, "num_beams=4 has no counterpart in taslak: there are no beams"),
+    ({"typical_p": 0.9}, "cut with top_p or min_p"),
+    ({"assistant_ensemble_weight": 0.5}, "drafts never do"),
+    ({"output_scores": True}, "logprobs"),
+    ({"cache_implementation": "quantized"}, "a cache of taslak's own"),
+    ({"logits_processor": [1]}, "many are settings"),
+    ({"past_key_values": ()}, "each call has a cache of its own"),
+    ({"bad_words_ids": [[1, 2]]}, r"sequence \[1, 2\]"),
+    ({"sequence_bias": {(1, 2): 1.0}}, r"sequence \[1, 2\]"),
+    ({"max_length": 5}, "the prompt has 9 tokens; use max_new_tokens"),
+    ({"num_assistant_tokens": 4}, "belongs to assistant_model, which isn't given"),
+    ({"assistant_tokenizer": object()}, "belongs to assistant_model"),
+    ({"max_matching_ngram_size": 4}, "belongs to prompt_lookup_num_tokens"),
+    ({"prompt_lookup_num_tokens": 3, "assistant_early_exit": 1}, "exclude each other"),
+    (
+        {"assistant_early_exit": 1, "num_assistant_tokens_schedule": "sometimes"},
+        "expected constant, heuristic",
+    ),
+    ({"attention_mask": torch.ones(1, 3)}, "shape of input_ids"),
+    ({"streamer": object(), "num_return_sequences": 2, "do_sample": True}, "a streamer takes one answer"),
+    ({"num_return_sequences": 2}, "Greedy methods"),
+]
+
+
 @pytest.mark.parametrize(
-    ("call", "match"),
-    [
-        ({"max_tokens": 5}, "what taslak calls so is max_new_tokens in transformers"),
-        ({"gamma": 5}, "num_assistant_tokens"),
-        ({"max_new_token": 5}, "did you mean max_new_tokens"),
-        ({"colour": "red"}, "expected those of transformers' generate"),
-        ({"num_beams": 4}, "num_beams=4 has no counterpart in taslak: there are no beams"),
-        ({"typical_p": 0.9}, "cut with top_p or min_p"),
-        ({"assistant_ensemble_weight": 0.5}, "drafts never do"),
-        ({"output_scores": True}, "logprobs"),
-        ({"cache_implementation": "quantized"}, "a cache of taslak's own"),
-        ({"logits_processor": [1]}, "many are settings"),
-        ({"past_key_values": ()}, "each call has a cache of its own"),
-        ({"bad_words_ids": [[1, 2]]}, r"sequence \[1, 2\]"),
-        ({"sequence_bias": {(1, 2): 1.0}}, r"sequence \[1, 2\]"),
-        ({"max_length": 5}, "the prompt has 9 tokens; use max_new_tokens"),
-        ({"num_assistant_tokens": 4}, "belongs to assistant_model, which isn't given"),
-        ({"assistant_tokenizer": object()}, "belongs to assistant_model"),
-        ({"max_matching_ngram_size": 4}, "belongs to prompt_lookup_num_tokens"),
-        ({"prompt_lookup_num_tokens": 3, "assistant_early_exit": 1}, "exclude each other"),
-        (
-            {"assistant_early_exit": 1, "num_assistant_tokens_schedule": "sometimes"},
-            "expected constant, heuristic",
-        ),
-        ({"attention_mask": torch.ones(1, 3)}, "shape of input_ids"),
-        ({"streamer": object(), "num_return_sequences": 2, "do_sample": True}, "a streamer takes one answer"),
-        ({"num_return_sequences": 2}, "Greedy methods"),
-    ],
-    ids=str,
+    ("call", "match"), WITHOUT_COUNTERPART, ids=[" ".join(call) for call, _ in WITHOUT_COUNTERPART]
 )
 def test_what_has_no_counterpart_is_an_error_with_a_hint(
     model: CausalLM, call: dict[str, Any], match: str
@@ -262,7 +270,11 @@ def test_what_has_no_counterpart_is_an_error_with_a_hint(
         model.generate(PROMPT, **call)
 
 
-@pytest.mark.parametrize("ids", [None, [1, 2], torch.tensor([1, 2]), torch.ones(1, 3)], ids=str)
+@pytest.mark.parametrize(
+    "ids",
+    [None, [1, 2], torch.tensor([1, 2]), torch.ones(1, 3)],
+    ids=["none", "list", "one dimension", "floats"],
+)
 def test_prompts_are_tensors_of_ids(model: CausalLM, ids: Any) -> None:
     with pytest.raises(OptionError, match="expected a tensor of token ids"):
         model.generate(ids)
