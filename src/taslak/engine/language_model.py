@@ -66,7 +66,8 @@ class LanguageModel:
         kinds = {head.kind: head for head in heads.values()}
         names = base.drafters_of(method, lookup)
         check_method(method, names, draft is not None, [*kinds], branch, stop_below, tree, nodes, exit_layer)
-        if draft is not None:
+        methods = [base.method(name) for name in names]
+        if draft is not None and any(method.needs_draft and not method.crosses for method in methods):
             target.tokenizer.require_same_as(draft.tokenizer)
         self.pretrained = target
         self.name = target.name
@@ -99,6 +100,7 @@ class LanguageModel:
         self._decoders = [target.decoder] if draft is None else [target.decoder, draft.decoder]
         options = DrafterOptions(
             draft=None if draft is None else draft.decoder,
+            tokenizers=None if draft is None else (target.tokenizer, draft.tokenizer),
             branch=branch,
             tree=tree or "dynamic",
             exit_layer=exit_layer,
