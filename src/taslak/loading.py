@@ -14,7 +14,9 @@ from taslak.control.calibrate import calibrated, keeper
 from taslak.control.controller import Controller, controller
 from taslak.control.history import History
 from taslak.core.verify import VERIFIERS
+from taslak.drafters import base
 from taslak.drafters.base import FALLBACK, NGRAM, DrafterOptions, drafters_of
+from taslak.drafters.cross_vocab import METHODS as CROSSING
 from taslak.drafters.formats import CONFIGS, Drafting, Head, find_head, read_head, shipped_head
 from taslak.engine.language_model import LanguageModel, check_method
 from taslak.engine.policy import FixedGamma
@@ -49,6 +51,7 @@ def load(
     stop_below: float | None = None,
     lookup: str | None = None,
     ngram: tuple[int, int] | None = None,
+    cross_vocab: bool | str | None = None,
     dtype: str = "auto",
     draft_dtype: str | None = None,
     exact: bool = False,
@@ -82,6 +85,9 @@ def load(
                    stays the same. None = chosen with the depth; where that is fixed, the head's own, else 0
     lookup:        what methods "auto" ("suffix") and "fallback" ("ngram") try first, "ngram" or "suffix"
     ngram:         shortest and longest end of the text, in tokens, that "ngram" looks for; None = (1, 8)
+    cross_vocab:   the draft model may have another tokenizer (docs/cross-vocab.md): "tli", tokens both have;
+                   "slem", text; "auto" (True) = whichever is worth more, answer by answer. It drafts by the
+                   method of that name then, where "draft-model" would be
     dtype:         of the weights: "float32" (PyTorch), "bfloat16", "int8" or "int4" (native kernels on the
                    CPU; int4 are the 4-bit weights of a GGUF, as they are), "auto" for the checkpoint's own
     draft_dtype:   None = `dtype`
@@ -101,12 +107,15 @@ def load(
     if draft_dtype is not None and isinstance(draft, Pretrained):
         raise OptionError(f"{draft.name} is loaded already, in {draft.dtype}; leave draft_dtype out")
     has_draft = draft is not None and named is None
+    second = second_model(cross_vocab, has_draft)
     if method is None or method == AUTO:
-        names = automatic(has_draft, _kinds(model, named, exit_layer))
+        names = automatic(second if has_draft else None, _kinds(model, named, exit_layer))
         if lookup is not None:
             names = (drafters_of(FALLBACK, lookup)[0], *names[1:])
     else:
-        names = drafters_of(method, lookup)
+        names = tuple(second if name == "draft-model" else name for name in drafters_of(method, lookup))
+        if cross_vocab and not any(base.method(name).crosses for name in names):
+            raise OptionError(f"method {method} drafts with no second model; leave cross_vocab out")
     heads = {draft: named} if isinstance(draft, str) and named is not None else {}
     have = [head.kind for head in heads.values()] + ([] if exit_layer is None else ["early-exit"])
     heads |= _shipped(model, names, have)
@@ -139,6 +148,9 @@ def load(
         # model takes the quick path in exact mode too
         taken = target.decoder.weight_bytes
         drafting = load_pretrained(draft, dtype=draft_dtype or dtype, share=share, taken=taken, **common)
+        if cross_vocab and target.tokenizer.first_difference(drafting.tokenizer) is None:
+            both = target.name, drafting.name
+            log.warning("%s and %s have one tokenizer: without cross_vocab drafts cost less", *both)
     language_model = LanguageModel(
         target,
         drafting,
@@ -197,9 +209,22 @@ def control_as(model: LanguageModel, before: LanguageModel) -> None:
         control_depth(model, policy.floor or None)
 
 
-def automatic(has_draft: bool, kinds: Sequence[str]) -> tuple[str, ...]:
-    """The drafters of AUTO: a look-up and, behind it, the draft model, else the first of these kinds."""
-    return LOOKUP, *(("draft-model",) if has_draft else kinds[:1])
+def automatic(second: str | None, kinds: Sequence[str]) -> tuple[str, ...]:
+    """The drafters of AUTO: a look-up and, behind it, the method of the draft model if there is one, else the
+    first of these kinds of head."""
+    return LOOKUP, *((second,) if second else kinds[:1])
+
+
+def second_model(cross_vocab: bool | str | None, has_draft: bool = True) -> str:
+    """The method that drafts with a second model, by what `load` is told. Raises OptionError."""
+    if not cross_vocab:
+        return "draft-model"
+    if not has_draft:
+        raise OptionError("cross_vocab is for a draft model of another tokenizer; name one, or leave it out")
+    way = "auto" if cross_vocab is True else cross_vocab
+    if way not in CROSSING:
+        raise OptionError(f"cross_vocab is {cross_vocab!r}; expected True or one of {', '.join(CROSSING)}")
+    return CROSSING[way]
 
 
 def _kinds(model: str, head: Head | None, exit_layer: int | None) -> list[str]:
@@ -211,11 +236,11 @@ def _kinds(model: str, head: Head | None, exit_layer: int | None) -> list[str]:
     return [DEFAULT_KIND] if shipped_head(model, DEFAULT_KIND) else []
 
 
-def whatever_there_is(model: str, draft: str | None) -> str:
+def whatever_there_is(model: str, draft: str | None, cross_vocab: bool | str | None = None) -> str:
     """The method that has everything: a look-up, and what is named, or all heads that come with the model."""
     if draft is not None:
         folder = find_head(draft)
-        return f"{LOOKUP}+{'draft-model' if folder is None else read_head(folder).kind}"
+        return f"{LOOKUP}+{second_model(cross_vocab) if folder is None else read_head(folder).kind}"
     return "+".join([LOOKUP, *(kind for kind in CONFIGS if shipped_head(model, kind))])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from taslak.core.sampling import Sampling
-from taslak.drafters.draft_model import DraftModel
+from taslak.drafters.reader import ReadsAlong
 from taslak.engine.policy import FixedGamma
 from taslak.engine.scheduler import Scheduler
 from taslak.engine.sequence import Answer, Request
@@ -19,9 +19,9 @@ def conversation(method: str | None, sampling: Sampling, verify: str, reuse: boo
     """Three turns, each beginning as the one before and its answer; one drafter object for all of them."""
     drafters = {} if method is None else {method: drafter(method)}
     prefixes = PrefixCache(TARGET.pool, 1 << 20) if reuse else None
-    for each in drafters.values():
-        if reuse and isinstance(each, DraftModel):
-            each.prefixes = PrefixCache(DRAFT.pool, 1 << 20)
+    readers = [each.reader for each in drafters.values() if isinstance(each, ReadsAlong)]
+    for reader in readers if reuse else ():
+        reader.prefixes = PrefixCache(DRAFT.pool, 1 << 20)
     engine = Engine(TARGET, drafters, FixedGamma(3))
     history = [i * 7 % 50 for i in range(100)]
     made: list[Answer] = []
@@ -31,7 +31,7 @@ def conversation(method: str | None, sampling: Sampling, verify: str, reuse: boo
         scheduler.add(request)
         made += [event.answer for _, event in scheduler.run() if event.answer is not None]
         history = [*history, *made[-1].ids, turn, turn + 1]
-    for cache in (prefixes, *(each.prefixes for each in drafters.values() if isinstance(each, DraftModel))):
+    for cache in (prefixes, *(reader.prefixes for reader in readers)):
         if cache is not None:
             cache.clear()
     return made

@@ -9,6 +9,7 @@ from taslak.drafters.base import REGISTRY, Drafter, DrafterOptions, build, draft
 from taslak.models.decoder import Decoder
 from tests.support.heads import head_for
 from tests.support.tiny import near_model, tiny_model
+from tests.support.tokenizers import letters
 
 assert taslak.drafters
 
@@ -36,7 +37,10 @@ def drafter(
 ) -> Drafter:
     # small weights: a distribution flat enough that something is accepted
     head = head_for(name, target, scale=0.1) if REGISTRY[name].needs_head else None
-    return build(name, target, DrafterOptions(draft=draft, head=head, branch=branch, tree=tree))
+    both = letters(target.vocab_size, "BC"), letters(draft.vocab_size, "AB")
+    tokenizers = both if REGISTRY[name].crosses else None
+    options = DrafterOptions(draft=draft, tokenizers=tokenizers, head=head, branch=branch, tree=tree)
+    return build(name, target, options)
 
 
 def drafters(

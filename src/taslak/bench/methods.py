@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from taslak.engine.language_model import LanguageModel
 from taslak.engine.policy import FixedGamma, Policy
 from taslak.engine.step import Engine
 from taslak.errors import OptionError
-from taslak.loading import AUTO, LOOKUP, automatic
+from taslak.loading import AUTO, LOOKUP, automatic, second_model
 from taslak.models.loading import Progress
 from taslak.models.pretrained import Pretrained, load_pretrained
 
@@ -33,6 +33,7 @@ class Models:
 
     drafts:  draft models by name
     heads:   by kind
+    crosses: of the draft models, those with another tokenizer
     """
 
     target: Pretrained
@@ -40,6 +41,7 @@ class Models:
     heads: Mapping[str, Head] = field(default_factory=dict)
     verify: str = "coupled"
     exact: bool = False
+    crosses: Collection[str] = ()
     _made: dict[str, LanguageModel] = field(default_factory=dict)
     _controlled: dict[str, Policy] = field(default_factory=dict)
 
@@ -47,7 +49,8 @@ class Models:
     def available(self) -> list[str]:
         """Methods that can be compared here: what a user gets, the look-ups, all that was given or comes with
         the model. Several draft models are told apart as "draft-model:NAME"."""
-        models = ["draft-model"] if len(self.drafts) == 1 else [f"draft-model:{name}" for name in self.drafts]
+        several = len(self.drafts) > 1
+        models = [f"{self._second(name)}:{name}" if several else self._second(name) for name in self.drafts]
         return [AUTO, LOOKUP, "ngram", *self.heads, *models]
 
     def check(self, methods: Sequence[str]) -> None:
@@ -89,13 +92,19 @@ class Models:
     def _parts(self, method: str) -> tuple[tuple[str, ...], Pretrained | None]:
         """Its drafters, in the order they are asked, and its draft model."""
         name, _, wanted = method.partition(":")
-        names = automatic(bool(self.drafts), self._kinds) if name == AUTO else base.drafters_of(name)
+        first = next(iter(self.drafts), None)
+        second = None if first is None else self._second(first)
+        names = automatic(second, self._kinds) if name == AUTO else base.drafters_of(name)
         if not any(base.method(each).needs_draft for each in names):
             return names, None
         if wanted and wanted not in self.drafts:
             known = ", ".join(self.drafts) or "none"
             raise OptionError(f"method {method!r} names no draft model that was given; given: {known}")
-        return names, self.drafts[wanted] if wanted else next(iter(self.drafts.values()), None)
+        return names, self.drafts.get(wanted or first or "")
+
+    def _second(self, draft: str) -> str:
+        """The method that drafts with this model."""
+        return second_model(cross_vocab=draft in self.crosses)
 
     @property
     def _kinds(self) -> list[str]:
@@ -116,11 +125,13 @@ def load(
     verify: str = "coupled",
     dtype: str = "auto",
     draft_dtype: str | None = None,
+    cross_vocab: bool = False,
     exact: bool = False,
     device: str = "cpu",
     progress: Progress | None = None,
 ) -> Models:
     """A target with the draft models and heads that are named, and the heads that come with taslak for it.
+    cross_vocab: draft models may have other tokenizers.
 
     Raises what `taslak.load` raises.
     """
@@ -141,14 +152,18 @@ def load(
             heads[kind] = read_head(find_head(shipped) or Path(shipped))
     common: dict[str, Any] = {"device": device, "progress": progress}
     share = 1.0 / (1 + len(models))
+    second_model(cross_vocab, bool(models))
     target = load_pretrained(model, dtype=dtype, exact=exact, share=share, **common)
-    loaded = {}
+    loaded, crosses = {}, []
     taken = target.decoder.weight_bytes
     for name in models:
         draft = load_pretrained(name, dtype=draft_dtype or dtype, share=share, taken=taken, **common)
-        target.tokenizer.require_same_as(draft.tokenizer)
+        if cross_vocab and target.tokenizer.first_difference(draft.tokenizer) is not None:
+            crosses.append(name)
+        else:
+            target.tokenizer.require_same_as(draft.tokenizer)
         loaded[name] = draft
-    return Models(target, loaded, heads, verify, exact)
+    return Models(target, loaded, heads, verify, exact, crosses)
 
 
 def check_names(methods: Sequence[str]) -> None:

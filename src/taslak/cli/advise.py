@@ -12,6 +12,7 @@ from taslak.cli import rendering
 from taslak.cli.options import (
     DEFAULT_DTYPE,
     DEFAULT_MODEL,
+    CrossVocab,
     Device,
     Draft,
     DraftDtype,
@@ -32,6 +33,7 @@ def advise(
     ] = DEFAULT_MODEL,
     draft: Draft = None,
     draft_dtype: DraftDtype = None,
+    cross_vocab: CrossVocab = False,
     dtype: Dtype = DEFAULT_DTYPE,
     device: Device = "cpu",
     exact: Exact = False,
@@ -63,13 +65,14 @@ def advise(
         from taslak.control.calibrate import calibrated
         from taslak.loading import load, whatever_there_is
 
-        method = whatever_there_is(model, draft)
+        method = whatever_there_is(model, draft, cross_vocab)
         language_model = load(
             model,
             draft=draft,
             method=method,
             dtype=dtype,
             draft_dtype=draft_dtype,
+            cross_vocab=cross_vocab,
             exact=exact,
             device=device,
             progress=fetching,

@@ -14,6 +14,7 @@ from taslak.cli import rendering
 from taslak.cli.options import (
     DEFAULT_DTYPE,
     DEFAULT_MODEL,
+    CrossVocab,
     Device,
     DraftDtype,
     Dtype,
@@ -53,6 +54,7 @@ def bench(
         ),
     ] = None,
     draft_dtype: DraftDtype = None,
+    cross_vocab: CrossVocab = False,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -221,6 +223,7 @@ def bench(
             verify=verify,
             dtype=dtype,
             draft_dtype=draft_dtype,
+            cross_vocab=cross_vocab,
             exact=exact,
             device=device,
             progress=progress,

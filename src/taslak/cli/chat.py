@@ -12,6 +12,7 @@ from taslak.cli.options import (
     DEFAULT_MODEL,
     DRAFTING,
     Branch,
+    CrossVocab,
     Device,
     Draft,
     DraftDtype,
@@ -90,6 +91,7 @@ def chat(
     method: Method = None,
     draft: Draft = None,
     draft_dtype: DraftDtype = None,
+    cross_vocab: CrossVocab = False,
     gamma: Gamma = None,
     branch: Branch = None,
     tree: Tree = None,
@@ -165,6 +167,7 @@ def chat(
         "verify": verify,
         "dtype": dtype,
         "draft_dtype": draft_dtype,
+        "cross_vocab": cross_vocab,
         "exact": exact,
         "branch": branch,
         "tree": tree,
@@ -233,6 +236,7 @@ def _check(
     if model is not None:
         raise OptionError(f"{model} and --url exclude each other; --model names one of the server's models")
     unset = {"dtype": DEFAULT_DTYPE, "device": CPU, "verify": COUPLED, "exact": False, "record": True}
+    unset["cross_vocab"] = False
     given = [name for name, value in here.items() if value != unset.get(name)]
     if given:
         name = "no-record" if given[0] == "record" else given[0].replace("_", "-")

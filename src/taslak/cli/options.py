@@ -51,10 +51,10 @@ Exact = Annotated[
 Method = Annotated[
     str | None,
     typer.Option(
-        help="ngram, suffix, draft-model, early-exit, medusa, eagle or eagle3, or several joined by +: with "
-        "--gamma asked in this order, else look-ups first, then the one that gains most. fallback is a "
-        "look-up and draft-model. auto (the default): suffix, and behind it what --draft or --exit-layer "
-        "names, or the head that comes with taslak for the model.",
+        help="ngram, suffix, draft-model, cross-vocab, tli, slem, early-exit, medusa, eagle or eagle3, or "
+        "several joined by +: with --gamma asked in this order, else look-ups first, then the one that gains "
+        "most. fallback is a look-up and draft-model. auto (the default): suffix, and behind it what --draft "
+        "or --exit-layer names, or the head that comes with taslak for the model.",
         metavar="NAME",
         rich_help_panel=DRAFTING,
     ),
@@ -65,6 +65,16 @@ Draft = Annotated[
     typer.Option(
         help="A smaller model with the same tokenizer, or the folder of a head trained for the model.",
         metavar="NAME",
+        rich_help_panel=DRAFTING,
+    ),
+]
+
+CrossVocab = Annotated[
+    bool,
+    typer.Option(
+        "--cross-vocab",
+        help="Let the smaller model have another tokenizer. It can draft in two ways then, methods tli and "
+        "slem; without --method by whichever is worth more, answer by answer.",
         rich_help_panel=DRAFTING,
     ),
 ]

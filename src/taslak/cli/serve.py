@@ -13,6 +13,7 @@ from taslak.cli.options import (
     DEFAULT_DTYPE,
     DEFAULT_MODEL,
     DRAFTING,
+    CrossVocab,
     Device,
     Dtype,
     Exact,
@@ -87,6 +88,7 @@ def serve(
             rich_help_panel=DRAFTING,
         ),
     ] = None,
+    cross_vocab: CrossVocab = False,
     gamma: Gamma = None,
     verify: Verify = "coupled",
     max_running: Annotated[
@@ -179,6 +181,8 @@ def serve(
     ):
         if given is not None and not ray:
             raise OptionError(f"{option} belongs to --ray; give that too, or leave it out")
+    if cross_vocab and not drafts:
+        raise OptionError("--cross-vocab needs --draft, the model with another tokenizer")
     if not ray:
         use_threads(threads)
     try:
@@ -205,6 +209,7 @@ def serve(
         admin=admin,
     )
     options: dict[str, Any] = {
+        "cross_vocab": cross_vocab,
         "gamma": gamma,
         "verify": verify,
         "dtype": dtype,

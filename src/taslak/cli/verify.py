@@ -13,6 +13,7 @@ from taslak.cli.options import (
     DEFAULT_DTYPE,
     DEFAULT_MODEL,
     Branch,
+    CrossVocab,
     Device,
     Draft,
     DraftDtype,
@@ -60,6 +61,7 @@ def verify(
     method: Method = None,
     draft: Draft = None,
     draft_dtype: DraftDtype = None,
+    cross_vocab: CrossVocab = False,
     gamma: FixedGamma = None,
     branch: Branch = None,
     tree: Tree = None,
@@ -99,6 +101,7 @@ def verify(
             control=False,  # what is checked has to be drafted, whether it pays or not
             dtype=dtype,
             draft_dtype=draft_dtype,
+            cross_vocab=cross_vocab,
             exact=exact,
             branch=branch,
             tree=tree,

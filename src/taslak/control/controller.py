@@ -21,7 +21,6 @@ from taslak.control.estimate import DEEPEST, Estimate, Prior, start
 from taslak.control.experience import Experience, experience
 from taslak.control.history import History
 from taslak.control.measure import Calibration
-from taslak.core.draft import ROOT, Draft
 from taslak.drafters import base
 from taslak.drafters.base import Drafter
 from taslak.engine.language_model import LanguageModel
@@ -182,7 +181,7 @@ class Controller:
             due = [s for s in own.shadows if len(tokens) >= s.at + s.draft.depth]
             own.shadows = [s for s in own.shadows if len(tokens) < s.at + s.draft.depth]
             for shadow in due:
-                right = _right(shadow.draft, tokens[shadow.at :])
+                right = shadow.draft.agreement(tokens[shadow.at :])
                 if shadow.draft:
                     self.estimate(own, shadow.name).record(shadow.draft, shadow.allowed, right, False)
                 own.tried(shadow.name, right > 0)
@@ -223,14 +222,3 @@ def _depth(turn: Turn, name: str) -> int:
     if turn.by == name and turn.draft:
         return turn.draft.depth
     return turn.shadows[name].depth if name in turn.shadows else 0
-
-
-def _right(draft: Draft, text: Seq[int]) -> int:
-    """Depth to which a draft holds the text."""
-    node, depth = ROOT, 0
-    for token in text:
-        node = next((child for child in draft.children(node) if draft.tokens[child] == token), ROOT)
-        if node == ROOT:
-            break
-        depth += 1
-    return depth

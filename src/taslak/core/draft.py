@@ -118,6 +118,16 @@ class Draft:
             node = self.parents[node]
         return tokens[::-1]
 
+    def agreement(self, text: Sequence[int]) -> int:
+        """Depth to which it holds the tokens that came after all."""
+        node, depth = ROOT, 0
+        for token in text:
+            node = next((child for child in self.children(node) if self.tokens[child] == token), ROOT)
+            if node == ROOT:
+                break
+            depth += 1
+        return depth
+
     def pruned(self, admits: Callable[[Sequence[int]], bool]) -> Draft:
         """Without the nodes whose branch is not admitted, and all below them. For drafts without q or partial
         work: a drawn node may not be dropped for its own value, and work is done for all its rows."""

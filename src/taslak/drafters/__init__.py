@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taslak.drafters import draft_model, eagle, early_exit, medusa, ngram, suffix
+from taslak.drafters import cross_vocab, draft_model, eagle, early_exit, medusa, ngram, suffix
 from taslak.drafters.base import REGISTRY, Budget, Drafter, DrafterOptions, Needs, Report, View, build
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Report",
     "View",
     "build",
+    "cross_vocab",
     "draft_model",
     "eagle",
     "early_exit",

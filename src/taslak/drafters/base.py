@@ -22,6 +22,7 @@ from taslak.drafters.watch import Watch
 from taslak.errors import OptionError
 from taslak.models.cache import Block
 from taslak.models.target import Target
+from taslak.models.tokenizer import Tokenizer
 from taslak.native import row_draw
 
 
@@ -206,6 +207,7 @@ class DrafterOptions:
     """Settings of the drafters; each reads its own.
 
     draft:      the draft model (draft-model)
+    tokenizers: the target's and the draft model's, for methods that draft across vocabularies
     head:       the trained head (medusa, eagle, eagle3, early-exit)
     branch:     children an expanded node (1 = linear)
     tree:       which tree a head drafts where branch > 1: "static", its shape fixed beforehand and its
@@ -215,6 +217,7 @@ class DrafterOptions:
     """
 
     draft: Target | None = None
+    tokenizers: tuple[Tokenizer, Tokenizer] | None = None
     head: Head | None = None
     branch: int = 1
     tree: str = "dynamic"
@@ -242,6 +245,7 @@ class Method:
     """A registered way to draft, and which settings mean anything to it: others are refused, not ignored.
 
     needs_draft:  it drafts with a second model
+    crosses:      that model may have another tokenizer
     needs_head:   it drafts with a head of the kind of its name
     trees:        it can propose several children a node (`branch`, `nodes`)
     shapes:       it can shape its tree in more than one way (`tree`)
@@ -253,6 +257,7 @@ class Method:
 
     factory: Factory
     needs_draft: bool = False
+    crosses: bool = False
     needs_head: bool = False
     trees: bool = True
     shapes: bool = False

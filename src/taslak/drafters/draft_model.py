@@ -15,31 +15,19 @@ from torch import Tensor
 
 from taslak.core.draft import EMPTY, ONE_HOT, ROOT, Draft
 from taslak.core.sampling import Distribution
-from taslak.drafters.base import Budget, DrafterOptions, Needs, Report, View, common_prefix, register
-from taslak.errors import MemoryLimitError, OptionError, SamplingError
-from taslak.models.cache import PAGE, Block, Pool
-from taslak.models.prefix import PrefixCache
-from taslak.models.target import Target, chain_rows
-
-_CHUNK = 512
-"""Rows of one catch-up pass."""
+from taslak.drafters.base import Budget, DrafterOptions, View, register
+from taslak.drafters.choice import Children
+from taslak.drafters.reader import Reading, ReadsAlong, grow
+from taslak.errors import OptionError, SamplingError
+from taslak.models.target import Target
 
 
 @dataclass(slots=True)
-class _State:
-    """The draft model's cache of one sequence, and the tokens whose K/V it holds."""
-
-    cache: Block
-    tokens: list[int]
-
-
-@dataclass(slots=True)
-class _Growing:
-    """A draft under construction."""
+class Comb:
+    """A draft under construction: of each node's children the first is expanded."""
 
     view: View
     budget: Budget
-    state: _State
     branch: list[int] = field(default_factory=list)
     """The expanded chain."""
     tokens: list[int] = field(default_factory=list)
@@ -51,7 +39,7 @@ class _Growing:
     """The node to expand next."""
     joint: float = 1.0
     stuck: bool = False
-    """The draft model left nothing to choose from."""
+    """Nothing was left to choose from."""
 
     @property
     def done(self) -> bool:
@@ -61,6 +49,27 @@ class _Growing:
             or len(self.tokens) >= self.budget.nodes
             or self.joint < self.budget.stop_below
         )
+
+    def width(self, most: int) -> int:
+        """Children that the tip may have, at most so many."""
+        return min(most, self.budget.nodes - len(self.tokens))
+
+    def add(self, children: Children) -> None:
+        """Hang them below the tip and move on to the first; without any there is nothing to move on to."""
+        if not children.tokens:
+            self.stuck = True
+            return
+        drawn = children.q is not None
+        if children.q is not None:
+            self.q.append(children.q)
+        first = len(self.tokens)
+        for child, share in zip(children.tokens, children.shares, strict=True):
+            self.tokens.append(child)
+            self.parents.append(self.tip)
+            self.q_row.append(len(self.q) - 1 if drawn else ONE_HOT)
+            self.confidence.append(self.joint * share)
+        self.tip, self.joint = first, self.confidence[first]
+        self.branch.append(children.tokens[0])
 
     def draft(self) -> Draft:
         return Draft(
@@ -72,150 +81,87 @@ class _Growing:
         )
 
 
-class DraftModel:
-    """Drafts with a model of its own cache; it learns what was kept from the view's tokens alone."""
+@dataclass(slots=True)
+class _Growing:
+    """A comb, and the second model's reading of its text."""
 
-    needs = Needs()
-    watch = None
+    reading: Reading
+    comb: Comb
+    most: int
+    """Children of a node."""
+    vocab_size: int
+
+    @property
+    def next(self) -> int:
+        return self.comb.branch[-1]
+
+    @property
+    def done(self) -> bool:
+        return self.comb.done
+
+    def expand(self, logits: Tensor) -> None:
+        """See reader.Growing."""
+        row = logits[: self.vocab_size]
+        row = F.pad(row, (0, self.vocab_size - row.numel()), value=-torch.inf)
+        try:
+            self.comb.add(self._children(row))
+        except SamplingError:  # expanding no further is always allowed; other sequences go on
+            self.comb.stuck = True
+
+    def _children(self, row: Tensor) -> Children:
+        """row: Float32[V], of the target's vocabulary."""
+        view, branch = self.comb.view, self.comb.branch
+        width = self.comb.width(self.most)
+        drawn = view.exact_q and not view.sampling.greedy
+        row = view.constrained(row, branch)
+        dist = view.distribution(row, branch)
+        if view.sampling.greedy:
+            tokens = _best(row, dist, width)
+        else:
+            dist = dist.storable() if drawn else dist
+            tokens, _ = dist.top(width, view.draft_key, view.stream, view.position + len(branch))
+        q = dist.probabilities(self.vocab_size).float() if drawn else None
+        likely = torch.softmax(row[None], dim=-1)[0]
+        return Children(tokens, [float(likely[token]) for token in tokens], q)
+
+
+class DraftModel(ReadsAlong):
+    """Drafts with a model that reads the target's own tokens."""
 
     def __init__(self, draft: Target, vocab_size: int, branch: int = 1) -> None:
         """vocab_size: the target's; ids from there on are never drafted."""
-        self.prefixes: PrefixCache | None = None
-        """Where it finds and leaves beginnings of texts; None = it reads every text from its beginning."""
-        self._model = draft
+        super().__init__(draft)
         self._vocab_size = vocab_size
         self._branch = branch
 
-    @property
-    def pool(self) -> Pool:
-        """Where its K/V lies."""
-        return self._model.pool
-
     def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
         growing = [self._start(view, budget) for view, budget in zip(views, budgets, strict=True)]
-        active = [g for g in growing if g is not None]
-        if active:
-            logits = self._catch_up(active)  # [n, V]
-            while True:
-                for g, row in zip(active, logits, strict=True):
-                    self._expand(g, row)
-                keep = [g for g in active if not g.done]
-                if not keep:
-                    break
-                active = keep
-                batch = [chain_rows(g.state.cache, [g.branch[-1]], 1) for g in active]
-                logits = self._model.forward(batch).logits
-                for g in active:
-                    g.state.cache.keep([0])
-                    g.state.tokens.append(g.branch[-1])
-        return [EMPTY if g is None else g.draft() for g in growing]
-
-    def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
-        """Nothing to learn: the next `propose` sees the committed tokens."""
+        grow(self.reader, [g for g in growing if g is not None])
+        return [EMPTY if g is None else g.comb.draft() for g in growing]
 
     def lag(self, view: View) -> int:
-        if view.state is None:
-            known = [] if self.prefixes is None else self.prefixes.find(view.tokens)
-            return len(view.tokens) - PAGE * len(known)
-        return len(view.tokens) - common_prefix(view.state.tokens, view.tokens)
+        return self.reader.lag(self._reading(view))
 
     def forget(self, view: View) -> None:
         if view.state is not None:
-            if self.prefixes is not None:
-                self.prefixes.keep(view.state.tokens, view.state.cache)
-            view.state.cache.release()
+            self.reader.forget(view.state)
             view.state = None
 
     def _start(self, view: View, budget: Budget) -> _Growing | None:
-        """Cut what is remembered to what is still true, and make room for this draft. None where it can't
-        serve: nothing to draft, its context or the memory is full, or a token is not in its vocabulary."""
-        depth = min(budget.depth, self._model.context - len(view.tokens))
-        if depth <= 0 or budget.nodes <= 0:
+        """None where it can't serve: nothing to draft, its context or the memory is full, or a token is not
+        in its vocabulary."""
+        reading = self._reading(view)
+        depth = min(budget.depth, self.reader.room(view.tokens))
+        if depth <= 0 or budget.nodes <= 0 or not self.reader.ready(reading, depth):
             return None
-        state: _State | None = view.state
-        if state is None:
-            prefixes = self.prefixes
-            cache = self._model.allocate(0) if prefixes is None else prefixes.allocate(0, view.tokens)
-            state = view.state = _State(cache, view.tokens[: cache.length])
-        # the last committed token is always run again: its logits are what the draft starts from
-        known = min(common_prefix(state.tokens, view.tokens), len(view.tokens) - 1)
-        if max(view.tokens[known:]) >= self._model.vocab_size:
-            return None
-        state.cache.crop(known)
-        if state.cache.length > known:  # pages that others read too can't be cut
-            state.cache.release()
-            state.cache, known = self._model.allocate(0), 0
-        del state.tokens[known:]
-        try:
-            self._reserve(state.cache, len(view.tokens) + depth)
-        except MemoryLimitError:
-            return None
-        return _Growing(view, replace(budget, depth=depth), state)
+        return _Growing(reading, Comb(view, replace(budget, depth=depth)), self._branch, self._vocab_size)
 
-    def _reserve(self, cache: Block, positions: int) -> None:
-        """Make room for so many, by what is kept of earlier texts where need be."""
-        try:
-            cache.reserve(positions)
-        except MemoryLimitError:
-            short = -(-(positions - cache.capacity) // PAGE)
-            if self.prefixes is None or not self.prefixes.relieve(short):
-                raise
-            cache.reserve(positions)
-
-    def _catch_up(self, active: Sequence[_Growing]) -> Tensor:
-        """Run the committed tokens the cache lacks; logits after the last one. -> Float[n, V]."""
-        last: list[Tensor | None] = [None] * len(active)
-        while any(row is None for row in last):
-            batch, who = [], []
-            room = _CHUNK
-            for i, g in enumerate(active):
-                known = len(g.state.tokens)
-                chunk = g.view.tokens[known : known + max(room, 1)]
-                if last[i] is None and (room > 0 or len(g.view.tokens) - known == 1):
-                    ends = known + len(chunk) == len(g.view.tokens)
-                    batch.append(chain_rows(g.state.cache, chunk, int(ends)))
-                    who.append((i, chunk, ends))
-                    room -= len(chunk)
-            logits = self._model.forward(batch).logits
-            row = 0
-            for i, chunk, ends in who:
-                active[i].state.cache.keep(range(len(chunk)))
-                active[i].state.tokens += chunk
-                if ends:
-                    last[i] = logits[row].clone()  # the next chunk of another sequence ends their validity
-                    row += 1
-        return torch.stack([row for row in last if row is not None])
-
-    def _expand(self, g: _Growing, logits: Tensor) -> None:
-        """Draw the children of the tip and move on to the first. logits: [V]."""
-        view = g.view
-        row = logits[: self._vocab_size]
-        row = F.pad(row, (0, self._vocab_size - row.numel()), value=-torch.inf)
-        position = view.position + len(g.branch)
-        width = min(self._branch, g.budget.nodes - len(g.tokens))
-        drawn = view.exact_q and not view.sampling.greedy
-        try:
-            row = view.constrained(row, g.branch)
-            dist = view.distribution(row, g.branch)
-            if view.sampling.greedy:
-                children = _best(row, dist, width)
-            else:
-                dist = dist.storable() if drawn else dist
-                children, _ = dist.top(width, view.draft_key, view.stream, position)
-        except SamplingError:  # expanding no further is always allowed; other sequences go on
-            g.stuck = True
-            return
-        if drawn:
-            g.q.append(dist.probabilities(self._vocab_size).float())
-        likely = torch.softmax(row[None], dim=-1)[0]
-        first = len(g.tokens)
-        for child in children:
-            g.tokens.append(child)
-            g.parents.append(g.tip)
-            g.q_row.append(len(g.q) - 1 if drawn else ONE_HOT)
-            g.confidence.append(g.joint * float(likely[child]))
-        g.tip, g.joint = first, g.confidence[first]
-        g.branch.append(children[0])
+    def _reading(self, view: View) -> Reading:
+        if view.state is None:
+            view.state = Reading()
+        reading: Reading = view.state
+        reading.text = view.tokens
+        return reading
 
 
 def _best(row: Tensor, dist: Distribution, width: int) -> list[int]:

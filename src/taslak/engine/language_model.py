@@ -12,8 +12,8 @@ from taslak.core.noise import fresh_seed
 from taslak.core.sampling import Sampling
 from taslak.drafters import base
 from taslak.drafters.base import DrafterOptions
-from taslak.drafters.draft_model import DraftModel
 from taslak.drafters.formats import Head
+from taslak.drafters.reader import ReadsAlong
 from taslak.engine.compare import Comparison, compare
 from taslak.engine.grammar import Grammars
 from taslak.engine.policy import FixedGamma, Policy
@@ -69,7 +69,8 @@ class LanguageModel:
         check_method(
             method, names, draft is not None, [*kinds], branch, stop_below, tree, nodes, exit_layer, ngram
         )
-        if draft is not None:
+        methods = [base.method(name) for name in names]
+        if draft is not None and any(method.needs_draft and not method.crosses for method in methods):
             target.tokenizer.require_same_as(draft.tokenizer)
         self.pretrained = target
         self.name = target.name
@@ -102,6 +103,7 @@ class LanguageModel:
         self._decoders = [target.decoder] if draft is None else [target.decoder, draft.decoder]
         options = DrafterOptions(
             draft=None if draft is None else draft.decoder,
+            tokenizers=None if draft is None else (target.tokenizer, draft.tokenizer),
             branch=branch,
             tree=tree or "dynamic",
             exit_layer=exit_layer,
@@ -195,8 +197,8 @@ class LanguageModel:
         """A cache of what prompts have in common, for a Scheduler; a draft model gets one as large of its
         own. max_bytes: 0 = nothing is kept."""
         for drafter in self._drafters.values():
-            if isinstance(drafter, DraftModel) and max_bytes and drafter.prefixes is None:
-                drafter.prefixes = PrefixCache(drafter.pool, max_bytes)
+            if isinstance(drafter, ReadsAlong) and max_bytes and drafter.reader.prefixes is None:
+                drafter.reader.prefixes = PrefixCache(drafter.reader.pool, max_bytes)
         return PrefixCache(self.target.pool, max_bytes)
 
     @property

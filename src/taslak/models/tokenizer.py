@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,16 +28,19 @@ NUMBERED = re.compile(r"\[PAD\d+\]")
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
-def _byte_characters() -> dict[str, int]:
-    """GPT-2's spelling of bytes: those that print stand for themselves, the others for the code points from
-    256 on, in order."""
+_NO_BYTE = 0xFFFF
+
+
+def _byte_characters() -> dict[int, int]:
+    """GPT-2's spelling of bytes, by code point: those that print stand for themselves, the others for the
+    code points from 256 on, in order."""
     printing = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    others = (byte for byte in range(256) if byte not in printing)
-    shifted = {chr(256 + i): byte for i, byte in enumerate(others)}
-    return {chr(byte): byte for byte in printing} | shifted
+    others = [byte for byte in range(256) if byte not in printing]
+    shifted = {256 + i: byte for i, byte in enumerate(others)}
+    return {byte: byte for byte in printing} | shifted
 
 
-_BYTES = _byte_characters()
+_BYTES = dict.fromkeys(range(256), _NO_BYTE) | _byte_characters()
 
 
 @dataclass(frozen=True)
@@ -149,11 +153,28 @@ class Tokenizer:
             return b""
         if spelled in self._added:
             return str(spelled).encode()
-        if self._byte_level and all(char in _BYTES for char in spelled):
-            return bytes(_BYTES[char] for char in spelled)
+        if self._byte_level:
+            with suppress(UnicodeEncodeError):  # a character that spells no byte stands for itself
+                return str(spelled).translate(_BYTES).encode("latin-1")
         if byte := _BYTE_TOKEN.fullmatch(spelled):
             return bytes([int(byte[1], 16)])
         return str(spelled).replace("▁", " ").encode()
+
+    @cached_property
+    def spellings(self) -> tuple[bytes, ...]:
+        """[vocab_size] the `token_bytes` of every id."""
+        return tuple(self.token_bytes(id) for id in range(self.vocab_size))
+
+    @cached_property
+    def special(self) -> Mapping[int, str]:
+        """The ids that no text has, markers of chats among them, and how they are written."""
+        added = self._files.fast.get_added_tokens_decoder()
+        return {int(id): str(token) for id, token in added.items() if token.special}
+
+    @cached_property
+    def leads_with_space(self) -> bool:
+        """Whether a text that begins with no space gets one in front, as SentencePiece's often do."""
+        return b"".join(map(self.token_bytes, self.encode("a", add_special=False))) == b" a"
 
     @cached_property
     def _added(self) -> frozenset[str]:
@@ -214,7 +235,8 @@ class Tokenizer:
             raise TokenizerMismatch(
                 f"the tokenizers of {self.name} and {draft.name} differ: the id {difference.id} is "
                 f"{_spelled(difference.mine)} in {self.name} and {_spelled(difference.theirs)} in "
-                f"{draft.name}. A draft model needs the target's tokenizer: choose one of the same family"
+                f"{draft.name}. A draft model needs the target's tokenizer: choose one of the same family, "
+                "or let it draft across vocabularies (cross_vocab=True, --cross-vocab)"
             )
 
 

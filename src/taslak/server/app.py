@@ -20,6 +20,7 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from taslak.control.monitor import Event
+from taslak.drafters.formats import find_head
 from taslak.engine.language_model import LanguageModel
 from taslak.engine.sequence import Answer
 from taslak.engine.sequence import Request as Asked
@@ -96,16 +97,27 @@ class Server:
         self.app = self._application()
 
     def load(
-        self, name: str, model: str, draft: str | None = None, method: str | None = None, **options: Any
+        self,
+        name: str,
+        model: str,
+        draft: str | None = None,
+        method: str | None = None,
+        *,
+        cross_vocab: bool = False,
+        **options: Any,
     ) -> None:
         """Load a model with `taslak.load` and serve it under a name; its drafter can be changed afterwards.
-        Raises what loading raises."""
-        first = load(model, draft=draft, method=method, **options)
+        cross_vocab: any draft model it has may be of another tokenizer. Raises what loading raises."""
+
+        def loaded(draft: str | None, method: str | None, **options: Any) -> LanguageModel:
+            crossing = cross_vocab and draft is not None and find_head(draft) is None
+            return load(model, draft=draft, method=method, cross_vocab=crossing, **options)
+
+        first = loaded(draft, method, **options)
 
         def again(draft: str | None, method: str | None) -> LanguageModel:
             # to measure costs beside the running passes would spoil both
-            again = {**options, "control": False}
-            return load(model, draft=draft, method=method, target=first.pretrained, **again)
+            return loaded(draft, method, target=first.pretrained, **{**options, "control": False})
 
         self.catalogue.add(name, first, again, (draft, method))
 

@@ -64,7 +64,7 @@ def test_beginnings_of_earlier_texts_are_not_read_again(data: st.DataObject) -> 
     """The same drafts, fewer rows; texts that part after a page, and one that is cut back below it."""
     model = tiny_model(4, layers=1)
     drafter = DraftModel(model, 61)
-    drafter.prefixes = PrefixCache(model.pool, 1 << 20)
+    drafter.reader.prefixes = PrefixCache(model.pool, 1 << 20)
     budget = Budget(depth=3, nodes=3)
     for _ in range(4):
         begins = [data.draw(st.integers(0, 1))] * (PAGE * data.draw(st.integers(0, 2)))
@@ -83,7 +83,7 @@ def test_beginnings_of_earlier_texts_are_not_read_again(data: st.DataObject) -> 
     drafter.propose([second], [budget])
     drafter.forget(second)
     assert drafter.lag(view([7] * (PAGE + 9))) == 9
-    drafter.prefixes.clear()
+    drafter.reader.prefixes.clear()
     assert model.pool.free_pages == model.pool.pages
 
 

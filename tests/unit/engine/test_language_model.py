@@ -189,6 +189,13 @@ def test_c21_another_tokenizer_is_refused() -> None:
         ({"gamma": 17}, "gamma is 17"),
         ({"branch": 9}, "branch is 9"),
         ({"verify": "hope"}, "coupled"),
+        ({"method": "tli"}, "needs a draft model"),
+        ({"cross_vocab": True}, "cross_vocab is for a draft model of another tokenizer; name one"),
+        (
+            {"draft": "x", "cross_vocab": "both"},
+            "'both'; expected True or one of auto, tli, slem",
+        ),
+        ({"draft": "x", "cross_vocab": True, "method": "ngram"}, "drafts with no second model"),
         ({"dtype": "float8"}, "dtype is 'float8'"),
         ({"device": "abacus"}, "device is 'abacus'"),
     ],

@@ -14,7 +14,7 @@ class Options(BaseModel):
     """
     model:    what to serve, or a dict of names to serve models under
     draft:    its drafter, or a dict by those names
-    method, gamma, verify, dtype, device, exact: as in `taslak.load`
+    method, gamma, verify, cross_vocab, dtype, device, exact: as in `taslak.load`
     replicas: how many at least, and with no max_replicas how many at all
     max_replicas: most of them; beyond `replicas` they come and go with the load
     target_ongoing_requests: of a replica; above it there are soon more replicas, below it fewer
@@ -37,6 +37,7 @@ class Options(BaseModel):
     method: str | None = None
     gamma: int | None = Field(None, ge=1, le=16)
     verify: str = "coupled"
+    cross_vocab: bool = False
     dtype: str = "auto"
     device: str = "cpu"
     exact: bool = False

@@ -55,6 +55,7 @@ class Replica:
                 options.method,
                 gamma=options.gamma,
                 verify=options.verify,
+                cross_vocab=options.cross_vocab,
                 dtype=options.dtype,
                 device=options.device,
                 exact=options.exact,

@@ -1,0 +1,200 @@
+"""A draft model with another tokenizer than the target's (Timor et al. 2025, "Accelerating LLM Inference with
+Lossless Speculative Decoding Algorithms for Heterogeneous Vocabularies").
+
+It reads the committed text in its own tokens; what it says becomes tokens of the target in one of two ways,
+`tli` and `slem`. Costs a pass of the draft model for each token of its own, and a few hundred bytes to be cut
+into tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from taslak.core.draft import EMPTY, Draft
+from taslak.drafters.base import Budget, Drafter, DrafterOptions, Report, View, register
+from taslak.drafters.choice import Chooser
+from taslak.drafters.draft_model import Comb
+from taslak.drafters.reader import Reading, ReadsAlong, grow
+from taslak.drafters.slem import Rewritten
+from taslak.drafters.tli import Shared
+from taslak.drafters.translation import Translation
+from taslak.drafters.vocabularies import Vocabularies, vocabularies
+from taslak.errors import OptionError
+from taslak.models.target import Target
+
+TLI, SLEM = "tli", "slem"
+METHODS = {"auto": "cross-vocab", TLI: TLI, SLEM: SLEM}
+"""The registered method of each way; "auto" goes by what either was worth in this answer."""
+
+SHORTER = 2
+"""Tokens of the draft model that one of the target's may take."""
+
+PRIORS = {True: {SLEM: 0.55, TLI: 0.5}, False: {SLEM: 0.4, TLI: 0.45}}
+"""Right tokens for each pass of the draft model, by whether an answer is greedy, before it has shown any."""
+WEIGHT, MEMORY = 8.0, 64.0
+"""Passes that a prior counts for; passes after which a pass counts for a third."""
+PROBE = 16
+"""Every so many-th draft is made in the way that seems the worse."""
+
+
+@dataclass(slots=True)
+class _Worth:
+    """What a way was worth in one answer."""
+
+    right: float
+    passes: float = WEIGHT
+
+    def record(self, right: int, passes: int) -> None:
+        keep = max(1.0 - passes / MEMORY, 0.0)
+        self.right = keep * self.right + right
+        self.passes = keep * self.passes + passes
+
+
+@dataclass(slots=True)
+class _Tried:
+    """A draft that the text to come will judge. at: the position of its first token."""
+
+    way: str
+    draft: Draft
+    passes: int
+    at: int
+
+
+@dataclass(slots=True)
+class _State:
+    """Of one sequence; nothing of it is seen by another."""
+
+    translation: Translation
+    reading: Reading = field(default_factory=Reading)
+    worth: dict[str, _Worth] = field(default_factory=dict)
+    last: _Tried | None = None
+    drafts: int = 0
+
+    def judge(self, tokens: Sequence[int]) -> None:
+        """Score the last draft by what was committed since, once that says all of it."""
+        last = self.last
+        if last is None:
+            return
+        text = tokens[last.at :]
+        right = last.draft.agreement(text)
+        if right < len(text) or len(text) >= last.draft.depth:
+            self.worth[last.way].record(right, last.passes)
+            self.last = None
+
+    def way(self, ways: Sequence[str], greedy: bool) -> str:
+        """The one to draft in now."""
+        for each in ways:
+            self.worth.setdefault(each, _Worth(WEIGHT * PRIORS[greedy][each]))
+        best, *others = sorted(ways, key=lambda each: -self.worth[each].right / self.worth[each].passes)
+        self.drafts += 1
+        return others[0] if others and self.drafts % PROBE == 0 else best
+
+
+class CrossVocab(ReadsAlong):
+    """Drafts with a model that reads the target's text, not its tokens."""
+
+    def __init__(
+        self,
+        draft: Target,
+        vocab_size: int,
+        words: Vocabularies,
+        branch: int = 1,
+        ways: Sequence[str] = (SLEM, TLI),
+    ) -> None:
+        """vocab_size: the target's; ids from there on are never drafted. words: of both models. branch: of
+        drafts by TLI; those by SLEM are lines."""
+        super().__init__(draft)
+        self._words = words
+        self._size = draft.vocab_size
+        self._branch = branch
+        self._ways = ways
+        self._ids = words.draft_ids.to(draft.device)
+        self._chooser = Chooser(vocab_size, words.target_ids.to(draft.device))
+
+    def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
+        started = [self._start(view, budget) for view, budget in zip(views, budgets, strict=True)]
+        grow(self.reader, [growing for growing in started if growing is not None])
+        drafts = []
+        for view, growing in zip(views, started, strict=True):
+            drafts.append(EMPTY if growing is None else growing.draft())
+            if growing is not None:
+                way = TLI if isinstance(growing, Shared) else SLEM
+                view.state.last = _Tried(way, drafts[-1], growing.passes, view.position)
+        return drafts
+
+    def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
+        """See what became of the drafts."""
+        del reports  # the views' tokens say it too, of drafts that were not verified as well
+        for view in views:
+            if view.state is not None:
+                view.state.judge(view.tokens)
+
+    def lag(self, view: View) -> int:
+        return self.reader.lag(self._state(view).reading)
+
+    def forget(self, view: View) -> None:
+        if view.state is not None:
+            self.reader.forget(view.state.reading)
+            view.state = None
+
+    def _start(self, view: View, budget: Budget) -> Shared | Rewritten | None:
+        """None where it can't serve: nothing to draft, its context or the memory is full, or what it would
+        have to go on from is half a code point."""
+        state = self._state(view)
+        room = self.reader.room(state.reading.text)
+        depth = min(budget.depth, budget.nodes, room)
+        # tokens of one vocabulary end at bytes within a code point that those of another don't end at
+        ways = [way for way in self._ways if way != TLI or not state.translation.pending]
+        if depth <= 0 or not ways:
+            return None
+        way = state.way(ways, view.sampling.greedy)
+        most = depth if way == TLI else min(SHORTER * depth, room)
+        if not self.reader.ready(state.reading, most):
+            return None
+        if way == TLI:
+            comb = Comb(view, replace(budget, depth=depth))
+            return Shared(state.reading, comb, self._branch, self._words, self._chooser, self._ids)
+        return Rewritten(
+            view,
+            state.reading,
+            self._words,
+            self._size,
+            state.translation.open,
+            state.translation.pending,
+            depth,
+            most,
+            budget.stop_below,
+        )
+
+    def _state(self, view: View) -> _State:
+        """What is remembered of a sequence, brought to its tokens."""
+        if view.state is None:
+            view.state = _State(Translation(self._words))
+        state: _State = view.state
+        state.translation.follow(view.tokens)
+        state.reading.text = state.translation.ids
+        return state
+
+
+def _built(target: Target, options: DrafterOptions, ways: Sequence[str]) -> Drafter:
+    draft, tokenizers = options.draft, options.tokenizers
+    if draft is None or tokenizers is None:
+        raise OptionError("drafting across vocabularies needs a draft model and both models' tokenizers")
+    words = vocabularies(*tokenizers, target.vocab_size, draft.vocab_size)
+    return CrossVocab(draft, target.vocab_size, words, options.branch, ways)
+
+
+@register("cross-vocab", needs_draft=True, crosses=True)
+def _auto(target: Target, options: DrafterOptions) -> Drafter:
+    return _built(target, options, (SLEM, TLI))
+
+
+@register("slem", needs_draft=True, crosses=True, trees=False)
+def _slem(target: Target, options: DrafterOptions) -> Drafter:
+    return _built(target, options, (SLEM,))
+
+
+@register("tli", needs_draft=True, crosses=True)
+def _tli(target: Target, options: DrafterOptions) -> Drafter:
+    return _built(target, options, (TLI,))
