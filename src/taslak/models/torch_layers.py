@@ -178,15 +178,11 @@ class TorchLayers:
         h = self._normed(x, w.input_norm, w.input_norm_bias)
         if beside is not None:
             h = torch.cat((beside, h), dim=-1)  # [R, B + H]
-        mixed = self._behind(self._attention(index, h, where), w.o_norm)
-        if config.parallel:
-            return (
-                x
-                + mixed
-                + self._behind(self._mlp(w, self._normed(x, w.post_norm, w.post_norm_bias)), w.down_norm)
-            )
-        x = x + mixed
-        return x + self._behind(self._mlp(w, self._normed(x, w.post_norm, w.post_norm_bias)), w.down_norm)
+        after = x + self._behind(self._attention(index, h, where), w.o_norm)
+        read = x if config.parallel else after  # by the MLP
+        return after + self._behind(
+            self._mlp(w, self._normed(read, w.post_norm, w.post_norm_bias)), w.down_norm
+        )
 
     def _attention(self, index: int, h: Tensor, where: _Where) -> Tensor:
         """h: what q, k and v read, [R, B + H] -> [R, H]."""
@@ -199,10 +195,8 @@ class TorchLayers:
         keys, values = self._pool.keys[index], self._pool.values[index]  # [slots, kv heads, d]
         keys[where.slots] = k
         values[where.slots] = v
-        cap = config.attention_cap
-        mixed = ops.attend(
-            q, keys, values, where.plan, self._scale, window=w.window, cap=cap
-        )  # [R, heads · d]
+        scale, cap = self._scale, config.attention_cap
+        mixed = ops.attend(q, keys, values, where.plan, scale, window=w.window, cap=cap)  # [R, heads · d]
         return ops.linear(mixed, w.o, w.o_bias)
 
     def _heads(self, x: Tensor, norm: Tensor | None, heads: int) -> Tensor:

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from taslak.errors import CheckpointError
 from taslak.models.config import DecoderConfig
 from taslak.models.families import ARCHITECTURES, Family, Gguf, why_not
+from taslak.models.families.family import ROTATED, WINDOW
 from taslak.models.loading.adopt import head_rows
 from taslak.models.loading.gguf_tensor import SourceTensor
 
@@ -113,18 +114,15 @@ class GGUFModel:
             **gguf.fixed,
             **gguf.read(self),
         }
-        for key in ("rope.dimension_count", "attention.value_length"):
+        for key in (ROTATED, "attention.value_length"):
             if key not in gguf.understood and self.setting(key, head_dim) != head_dim:
                 raise CheckpointError(
                     f"{self.path}: {key} is not the head size {head_dim}, which is not supported"
                 )
         if self.setting("expert_count", 0):
             raise CheckpointError(f"{self.path} is a mixture of experts, which is not supported")
-        window = "attention.sliding_window"
-        if window not in gguf.understood and self.setting(window, 0) not in (
-            0,
-            self.setting("context_length"),
-        ):
+        no_window = (0, self.setting("context_length"))
+        if WINDOW not in gguf.understood and self.setting(WINDOW, 0) not in no_window:
             raise CheckpointError(f"{self.path} uses a sliding attention window, which is not supported")
         if scaling := self._rope_scaling(head_dim, config["rope_theta"]):
             config["rope_scaling"] = scaling
