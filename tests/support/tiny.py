@@ -8,8 +8,8 @@ import torch
 
 from taslak.models.config import DecoderConfig
 from taslak.models.decoder import Decoder
-from taslak.models.layers import TorchLayers
 from taslak.models.rope_config import RopeConfig
+from taslak.models.torch_layers import TorchLayers
 
 
 def tiny_config(family: str = "llama", **changes: object) -> DecoderConfig:

@@ -14,11 +14,12 @@ from torch import Tensor
 from taslak.models.cache import Block, Pool
 from taslak.models.config import DecoderConfig
 from taslak.models.kernels import Kernels, NativeKernels, TorchKernels
-from taslak.models.layers import EMBEDDED, HEAD, Ends, Layers, Ran, TorchLayers, weight_name
+from taslak.models.layers import EMBEDDED, HEAD, Ends, Layers, Ran, weight_name
 from taslak.models.native_ops import NativeLayers
 from taslak.models.ops import Quick, Share
 from taslak.models.reference import Reference
 from taslak.models.target import Output, Rows
+from taslak.models.torch_layers import TorchLayers
 from taslak.native import Packed
 
 EMBEDDING = "embedding"

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from taslak.models.cache import Pool
 from taslak.models.config import DecoderConfig
-from taslak.models.layers import Ends, Layers, Matrix, TorchLayers, weight_name
+from taslak.models.layers import Ends, Layers, Matrix, weight_name
 from taslak.models.native_ops import NativeLayers, rms_norm
 from taslak.models.ops import Quick
+from taslak.models.torch_layers import TorchLayers
 from taslak.native import Packed, linear
 from taslak.native.packed import GROUP
 

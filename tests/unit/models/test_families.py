@@ -149,7 +149,8 @@ def test_older_spellings_of_windows_and_ropes() -> None:
     assert config.rope_of(0) == config.local_rope == rope_config({"rope_theta": 1e4})
     assert config.rope_of(5) == config.rope
     assert DecoderConfig.from_hf(gemma3(sliding_window_pattern=2)).windows[:4] == (512, 0, 512, 0)
-    assert DecoderConfig.from_hf(gemma3(max_position_embeddings=512)).windows == ()
+    short = DecoderConfig.from_hf(gemma3(max_position_embeddings=512))
+    assert short.rope_of(0) == config.local_rope  # whether or not anything lies past the window
 
 
 def test_a_window_that_is_null_is_none_and_one_that_is_left_out_is_the_familys() -> None:

@@ -100,7 +100,7 @@ class Family:
 
     models:        what goes by it, for people
     about:         what sets its layers apart from Llama's, for people
-    read:          config.json -> the fields of DecoderConfig that `common` doesn't give
+    read:          config.json -> the fields of DecoderConfig that not all families have the same keys for
     defaults:      what config.json means where it doesn't say
     keys:          the usual key of config.json -> this family's
     layer:         what stands before a layer's number in its tensors' names
@@ -136,7 +136,7 @@ class Family:
         return len(shape) == 2 and bool(self.turned) and name.removesuffix(".weight").endswith(self.turned)
 
     def ours(self, name: str) -> tuple[str, ...]:
-        """Our names for a tensor, in the order of its rows; () for one that is derived from others."""
+        """Our names for a tensor, in the order of its rows."""
         stem, dot, kind = name.rpartition(".")
         for theirs, our in self.tops.items():
             if stem in (theirs, theirs.partition(".")[2]):  # saved without the model's own prefix, too
@@ -167,7 +167,7 @@ def windows(values: Settings, slides: Callable[[int], bool] = lambda _: True) ->
             raise CheckpointError(
                 f"a layer of the kind {kind!r} is not supported; expected {FULL} or {SLIDING}"
             )
-    if not 0 < window < int(values["max_position_embeddings"]) or SLIDING not in kinds[:layers]:
+    if not window or SLIDING not in kinds[:layers]:
         return ()
     return tuple(window if kind == SLIDING else 0 for kind in kinds[:layers])
 

@@ -136,7 +136,7 @@ GEMMA2 = Family(
 )
 GEMMA3 = Family(
     model_type="gemma3_text",
-    models="Gemma 3 (text: 270M, 1B)",
+    models="Gemma 3 270M and 1B; from GGUF the text part of all",
     about="as Gemma 2 without caps; q and k normed, five of six layers slide, with a rope of their own",
     read=_gemma3,
     defaults={

@@ -8,11 +8,9 @@ tokenizer in the file is read by `gguf_tokenizer.py`; what differs between archi
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +20,14 @@ import numpy.typing as npt
 from taslak.errors import CheckpointError
 from taslak.models.config import DecoderConfig
 from taslak.models.families import ARCHITECTURES, Family, Gguf, why_not
-from taslak.models.loading.adopt import head_rows, parts
+from taslak.models.families.family import ROTATED, WINDOW
+from taslak.models.loading.adopt import head_rows
+from taslak.models.loading.gguf_tensor import SourceTensor
 
 if TYPE_CHECKING:  # imported with the first file that is opened
     import gguf
-    import torch
 
 QUANTISATIONS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
-# Big enough to keep the cores busy, small enough that all cores' chunks together are a few tens of MB.
-CHUNK_ELEMENTS = 1 << 21
 ROPE_FACTORS = "rope_freqs.weight"
 LONGROPE_FACTORS = {f"{length}_factor": f"rope_factors_{length}.weight" for length in ("short", "long")}
 # Every published Llama 3.x uses these; only the factor differs between them.
@@ -117,18 +114,15 @@ class GGUFModel:
             **gguf.fixed,
             **gguf.read(self),
         }
-        for key in ("rope.dimension_count", "attention.value_length"):
+        for key in (ROTATED, "attention.value_length"):
             if key not in gguf.understood and self.setting(key, head_dim) != head_dim:
                 raise CheckpointError(
                     f"{self.path}: {key} is not the head size {head_dim}, which is not supported"
                 )
         if self.setting("expert_count", 0):
             raise CheckpointError(f"{self.path} is a mixture of experts, which is not supported")
-        window = "attention.sliding_window"
-        if window not in gguf.understood and self.setting(window, 0) not in (
-            0,
-            self.setting("context_length"),
-        ):
+        no_window = (0, self.setting("context_length"))
+        if WINDOW not in gguf.understood and self.setting(WINDOW, 0) not in no_window:
             raise CheckpointError(f"{self.path} uses a sliding attention window, which is not supported")
         if scaling := self._rope_scaling(head_dim, config["rope_theta"]):
             config["rope_scaling"] = scaling
@@ -262,89 +256,6 @@ class GGUFModel:
         if attention := self.setting("rope.scaling.attn_factor", 0.0):
             scaling["attention_factor"] = attention
         return scaling
-
-
-@dataclass(frozen=True)
-class SourceTensor:
-    """One tensor still as the file holds it: `rows` [rows, row bytes or values], quantised; of a vector one.
-
-    order:   the rows (of a vector the numbers) as they are wanted; None = as they are
-    turned:  whether `chunks` gives the matrix [in, out]
-    shift:   added to every number by `chunks`
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    rows: npt.NDArray[Any]
-    quantisation: gguf.GGMLQuantizationType
-    order: npt.NDArray[np.int64] | None = None
-    turned: bool = False
-    shift: float = 0.0
-
-    def split(self, config: DecoderConfig) -> list[SourceTensor]:
-        """Under our names, taken apart where several matrices are stacked."""
-        found = []
-        for name, rows in parts(config, self.name, by_head=False):
-            if rows is None:
-                found.append(replace(self, name=name))
-                continue
-            picked = self.rows[rows] if len(self.shape) == 2 else self.rows[:, rows]
-            count = len(picked) if len(self.shape) == 2 else picked.shape[1]
-            found.append(replace(self, name=name, rows=picked, shape=(count, *self.shape[1:])))
-        return found
-
-    def pieces(self, multiple: int = 1) -> list[npt.NDArray[Any]]:
-        """The rows as they are stored, in the Hugging Face order, a few million weights at a time.
-
-        multiple: of how many rows every piece but the last is to be
-        """
-        rows = self.rows
-        if self.order is not None:
-            rows = rows[self.order] if len(self.shape) == 2 else rows[:, self.order]
-        step = max(1, CHUNK_ELEMENTS // self.shape[-1] // multiple) * multiple
-        return [rows[start : start + step] for start in range(0, len(rows), step)]
-
-    def values(self) -> npt.NDArray[np.float32]:
-        """All numbers, in their shape."""
-        import gguf
-
-        whole = [np.asarray(gguf.dequantize(piece, self.quantisation), np.float32) for piece in self.pieces()]
-        return np.concatenate(whole).reshape(self.shape)
-
-    def chunks(self, dtype: torch.dtype) -> Iterator[memoryview]:
-        """The tensor's bytes as `dtype`, in order, in pieces of a few MB; uses every core."""
-        if self.turned:
-            values = replace(self, shape=self.shape[::-1], turned=False).values()
-            yield _as_bytes(np.ascontiguousarray(values.T), dtype)
-            return
-        pieces = self.pieces()
-        convert = partial(_dequantise, quantisation=self.quantisation, dtype=dtype, shift=self.shift)
-        workers = min(len(pieces), os.cpu_count() or 1)
-        with ThreadPoolExecutor(workers) as pool:
-            # In batches, so that no more than one chunk a core is ever held.
-            for start in range(0, len(pieces), workers):
-                yield from pool.map(convert, pieces[start : start + workers])
-
-
-def _dequantise(
-    rows: npt.NDArray[Any], quantisation: gguf.GGMLQuantizationType, dtype: torch.dtype, shift: float
-) -> memoryview:
-    """Quantised rows, and `shift`, as the raw bytes of `dtype` (rounded to nearest even)."""
-    import gguf
-
-    # Unquantised rows come back as the read-only mapping itself, which torch won't take: hence "W".
-    values = np.require(gguf.dequantize(rows, quantisation), np.float32, ["C", "W"])
-    return _as_bytes(values + np.float32(shift) if shift else values, dtype)
-
-
-def _as_bytes(values: npt.NDArray[np.float32], dtype: torch.dtype) -> memoryview:
-    import torch
-
-    if dtype == torch.float32:
-        return values.data.cast("B")
-    # numpy has no bfloat16: pass the bits through as int16.
-    bits: npt.NDArray[np.int16] = torch.from_numpy(values).to(dtype).view(torch.int16).numpy()
-    return bits.data.cast("B")
 
 
 def llama3_factors(head_dim: int, theta: float, factor: float) -> npt.NDArray[np.float64]:

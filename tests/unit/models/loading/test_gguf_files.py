@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from taslak.errors import CheckpointError
-from taslak.models.loading.gguf import QUANTISATIONS, GGUFModel, SourceTensor, llama3_factors
+from taslak.models.loading.gguf import QUANTISATIONS, GGUFModel, llama3_factors
+from taslak.models.loading.gguf_tensor import SourceTensor
 from tests.unit.models.loading.builders import add_value, finish
 
 Build = Callable[..., Any]
@@ -43,7 +44,7 @@ def test_every_quantisation_is_read_as_the_gguf_package_reads_it(name: str, monk
     assert expected.shape == (ROWS, COLUMNS)
     assert np.isfinite(expected).all()
     assert expected.std() > 0.01
-    monkeypatch.setattr("taslak.models.loading.gguf.CHUNK_ELEMENTS", COLUMNS * 2)  # three chunks
+    monkeypatch.setattr("taslak.models.loading.gguf_tensor.CHUNK_ELEMENTS", COLUMNS * 2)  # three chunks
     tensor = SourceTensor("x", (ROWS, COLUMNS), rows, kind, None)
     chunks = [bytes(chunk) for chunk in tensor.chunks(torch.float32)]
     assert len(chunks) == 3

@@ -103,7 +103,7 @@ def test_every_matrix_has_its_width(
 def test_pieces_add_up_to_the_whole(q8: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     path = q8()
     whole = load_packed(pack_gguf(path, "int8"))
-    monkeypatch.setattr("taslak.models.loading.gguf.CHUNK_ELEMENTS", 1)
+    monkeypatch.setattr("taslak.models.loading.gguf_tensor.CHUNK_ELEMENTS", 1)
     pieces = load_packed(pack_gguf(path, "int8", digest="p" * 64))
     for name, weight in whole.items():
         other = pieces[name]
