@@ -595,3 +595,50 @@ def test_generate_with_the_default_model(taslak: Taslak) -> None:
     assert result.code == 0
     assert "Danube" in result.out
     assert result.error_lines[-1].startswith("identical")
+
+
+# -- a draft model with another tokenizer -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Its tokenizer has another token in one place."""
+    return str(write_model(tmp_path_factory.mktemp("models") / "foreign", seed=3, extra="Ψ"))
+
+
+def test_c21_another_tokenizer_is_an_error_that_names_the_way_out(
+    taslak: Taslak, model: str, foreign: str
+) -> None:
+    result = taslak("generate", "abcabc", "--model", model, "--draft", foreign, *SHORT)
+    assert_one_line(result, model, foreign, "the id 256 is 'Ω'", "--cross-vocab")
+
+
+def test_c22_cross_vocab_drafts_the_same_text(taslak: Taslak, model: str, foreign: str) -> None:
+    options = ("--model", model, "--draft", foreign, "--cross-vocab", *SHORT)
+    result = taslak("generate", "ab\U0001f600 e\u0301\r\n", *options, "--gamma", "3", "--compare", "--json")
+    compared = json.loads(result.out)
+    assert compared["identical"]
+    assert compared["speculative"]["method"] == "suffix+cross-vocab"
+    assert compared["speculative"]["drafted"] > 0
+    tli = taslak("generate", "abab", *options, "--gamma", "3", "--method", "tli", "--json")
+    assert json.loads(tli.out)["method"] == "tli"
+    chat = taslak("chat", *options, "--method", "slem", "--gamma", "2", "--no-history", stdin="Hi\n")
+    assert chat.code == 0
+
+
+def test_c22_cross_vocab_is_proven(taslak: Taslak, model: str, foreign: str, tmp_path: Path) -> None:
+    prompts = tmp_path / "prompts.txt"
+    prompts.write_text("abab\n")
+    options = ("--draft", foreign, "--cross-vocab", "--method", "tli", "--gamma", "2", "--max-tokens", "8")
+    checks = ("--check", "greedy", "--check", "sampled", "--prompts", str(prompts))
+    result = taslak("verify", model, *options, *checks, "--exact", "--dtype", "float32")
+    assert result.code == 0, result.out
+    assert "speculation changed nothing" in result.out
+
+
+def test_c34_cross_vocab_without_a_draft_model_is_refused(taslak: Taslak, model: str) -> None:
+    assert_one_line(taslak("generate", "Hi", "--model", model, "--cross-vocab"), "cross_vocab", "name one")
+    assert_one_line(taslak("serve", model, "--cross-vocab"), "--cross-vocab needs --draft")
+    assert_one_line(taslak("bench", "--model", model, "--cross-vocab", "--quick"), "cross_vocab", "name one")
+    url = ("--url", "http://127.0.0.1:1/v1", "--cross-vocab")
+    assert_one_line(taslak("chat", *url, stdin="Hi\n"), "--cross-vocab is for a model in this process")

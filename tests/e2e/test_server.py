@@ -603,6 +603,28 @@ def test_two_models_and_a_new_drafter(folder: Path, tmp_path: Path) -> None:
         assert ask("one").speculation["drafted_by"] == ["draft-model"]
 
 
+def test_c22_a_drafter_with_another_tokenizer(folder: Path, tmp_path: Path) -> None:
+    """Where drafters change it stays allowed, and is no matter for what needs no draft model."""
+    foreign = write_model(tmp_path / "foreign", seed=5, context=256, extra="Ψ")
+    server = Server(Settings(admin=True))
+    options = {"dtype": "float32", "exact": True, "gamma": 3, "cross_vocab": True}
+    server.load("one", str(folder), str(foreign), method="cross-vocab", **options)
+    with served(server) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+
+        def ask() -> Any:
+            return client.completions.create(model="one", prompt="abab", max_tokens=20, temperature=0)
+
+        first = ask()
+        assert first.speculation["drafted_by"] == ["cross-vocab"]
+        for draft, method in ((None, "suffix"), (str(foreign), "slem")):
+            change = {"model": "one", "draft": draft, "method": method}
+            changed = httpx.post(f"{url}/admin/drafter", json=change, timeout=60)
+            assert changed.status_code == 200, changed.text
+            assert changed.json()["method"] == method
+            assert ask().choices == first.choices
+
+
 def test_admin_is_closed_unless_asked_for(url: str) -> None:
     assert httpx.post(f"{url}/admin/drafter", json={"model": MODEL}).status_code == 404
 

@@ -18,7 +18,7 @@ MODES = [
     pytest.param(name, branch, tree, id=f"{name}-{'linear' if branch == 1 else tree}")
     for name in METHODS
     for branch, tree in ((1, "dynamic"), (3, "dynamic"), (3, "static"))
-    if tree == "dynamic" or REGISTRY[name].shapes
+    if branch == 1 or (REGISTRY[name].trees and (tree == "dynamic" or REGISTRY[name].shapes))
 ]
 """Every method, linear and with each tree it knows."""
 SEVERAL = [

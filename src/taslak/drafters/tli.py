@@ -52,8 +52,9 @@ class Shared:
         view, comb = self.comb.view, self.comb
         shared = logits[self.ids][None]  # [1, S]
         wish = Wish(view, comb.branch, comb.width(self.most), drawn=not view.sampling.greedy)
-        children = self.chooser.choose(shared, [0], [wish])[0]
         inside = float((shared.logsumexp(-1) - logits.logsumexp(-1)).exp())
+        # a row with a NaN anywhere is nothing to choose from
+        children = self.chooser.choose(shared, [0], [wish])[0] if inside > 0.0 else Children()
         comb.add(Children(children.tokens, [share * inside for share in children.shares], children.q))
 
     def draft(self) -> Draft:

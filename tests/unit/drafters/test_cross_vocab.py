@@ -267,18 +267,29 @@ def test_c05_q_is_what_was_drawn_from() -> None:
 def test_the_way_that_is_worth_more_is_taken() -> None:
     state = cross_vocab._State(None)  # type: ignore[arg-type]
     ways = (SLEM, TLI)
-    first = state.way(ways, greedy=True)
+    first = state.way(ways, price=8.0)
     (other,) = set(ways) - {first}
     for _ in range(12):
         state.worth[first].record(0, 5)
-    taken = [state.way(ways, greedy=True) for _ in range(2 * PROBE)]
+    taken = [state.way(ways, price=8.0) for _ in range(2 * PROBE)]
     assert taken.count(first) == 2, "it is tried now and then"
     for _ in range(12):
         state.worth[other].record(1, 5)
         state.worth[first].record(4, 5)
-    taken = [state.way(ways, greedy=True) for _ in range(2 * PROBE)]
+    taken = [state.way(ways, price=8.0) for _ in range(2 * PROBE)]
     assert taken.count(other) == 2, "text changes, and so does what is taken"
-    assert state.way((TLI,), greedy=False) == TLI
+    assert state.way((TLI,), price=8.0) == TLI
+
+
+def test_passes_of_the_draft_model_count_by_what_they_cost() -> None:
+    """A token more for four passes more pays beside a target that takes as long as ten of them."""
+    state = cross_vocab._State(None)  # type: ignore[arg-type]
+    state.way((SLEM, TLI), price=1.0)
+    for _ in range(60):
+        state.worth[SLEM].record(2, 9)
+        state.worth[TLI].record(1, 5)
+    assert state.way((SLEM, TLI), price=10.0) == SLEM
+    assert state.way((SLEM, TLI), price=1.0) == TLI
 
 
 def test_drafts_are_judged_by_the_text_that_came() -> None:
@@ -286,17 +297,17 @@ def test_drafts_are_judged_by_the_text_that_came() -> None:
     it = drafter(target, draft, tokenizers, "slem")
     view = View([1, 2, 3], 1, Sampling(), noise_key(1))
     made = it.propose([view], [Budget(4, 4)])[0]
-    before = view.state.worth[SLEM].right / view.state.worth[SLEM].passes
+    worth = view.state.worth[SLEM]
+    before = worth.right, worth.passes, worth.drafts
     view.tokens += made.tokens[:1]
     it.observe([view], [])
-    assert view.state.last is not None, "what was only a shadow waits for the text to come"
+    assert (worth.right, worth.passes, worth.drafts) == before, "what was only a shadow waits for the text"
     view.tokens += [made.tokens[1], (made.tokens[2] + 1) % 48]
     it.observe([view], [])
     it.observe([view], [])
-    worth = view.state.worth[SLEM]
-    keep = 1 - 4 / cross_vocab.MEMORY
-    assert worth.right == pytest.approx(keep * before * cross_vocab.WEIGHT + 2)
-    assert worth.passes == pytest.approx(keep * cross_vocab.WEIGHT + 4)
+    keep = 1 - 1 / cross_vocab.MEMORY
+    for value, old, new in zip((worth.right, worth.passes, worth.drafts), before, (2, 4, 1), strict=True):
+        assert value == pytest.approx(keep * old + new)
 
 
 # -- failures ---------------------------------------------------------------------------------------------
