@@ -141,7 +141,7 @@ class CausalLM:
                 draft = draft.language_model.pretrained
             elif draft is not None and not isinstance(draft, str):
                 draft = drafting(draft, by.tokenizer, target)
-            if isinstance(draft, Pretrained) and by.tokenizer is not None and "cross_vocab" in DRAFTING:
+            if isinstance(draft, Pretrained) and by.tokenizer is not None:
                 more["cross_vocab"] = target.tokenizer.first_difference(draft.tokenizer) is not None
             verify = self.language_model.verify
             made = speculating(target, draft, verify=verify, **by.options, **more)
