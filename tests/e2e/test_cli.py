@@ -250,7 +250,7 @@ def test_a_broken_folder(taslak: Taslak, tmp_path: Path) -> None:
 
 
 def test_not_enough_memory(taslak: Taslak, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("taslak.models.pretrained._free_memory", lambda: 1)
+    monkeypatch.setattr("taslak.models.pretrained.free_memory", lambda _device: 1)
     assert_one_line(taslak("generate", "Hi", "--model", model), "GiB", "free")
 
 

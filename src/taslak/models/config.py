@@ -147,6 +147,7 @@ class DecoderConfig:
         """Name -> shape of every tensor a checkpoint must hold (a tied lm_head is not among them)."""
         h, q, kv = self.hidden_size, self.heads * self.head_size, self.kv_heads * self.head_size
         shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, h)}
+        shapes |= self._norm_shapes([("model.norm", h)], self.norm == "layer")
         if self.positions:
             shapes["model.embed_positions.weight"] = (self.positions, h)
         if not self.tied:
@@ -180,7 +181,7 @@ class DecoderConfig:
                 shapes |= self._norm_shapes(
                     [(f"{at}self_attn.{x}_norm", n) for x, n in zip("qk", sizes, strict=True)]
                 )
-        return shapes | self._norm_shapes([("model.norm", h)], self.norm == "layer")
+        return shapes
 
     @staticmethod
     def _norm_shapes(norms: list[tuple[str, int]], bias: bool = False) -> dict[str, tuple[int, ...]]:

@@ -194,7 +194,7 @@ def test_names_of_several(name: str, lookup: str | None, names: tuple[str, ...])
 @pytest.mark.parametrize(
     ("name", "lookup", "message"),
     [
-        ("suffix+telepathy", None, "method is 'telepathy'; expected one of draft-model, "),
+        ("suffix+telepathy", None, "method is 'telepathy'; expected one of cross-vocab, draft-model, "),
         ("suffix+", None, "method is ''"),
         ("suffix+suffix", None, "names a drafter twice"),
         ("suffix+eagle", "ngram", "tries no look-up first; leave lookup out"),

@@ -132,7 +132,7 @@ def test_a_draft_model_is_an_ordinary_checkpoint(folder: Path, tmp_path: Path) -
         torch.testing.assert_close(theirs(ids[None]).logits[0], expected, rtol=1e-3, atol=1e-3)
     draft_name = str(tmp_path / "draft")
     model = taslak.load(str(folder), draft=draft_name, method="draft-model", gamma=5, dtype="float32")
-    decoder = model.engine.drafters["draft-model"]._model
+    decoder = model.engine.drafters["draft-model"].reader._model
     cache = decoder.allocate(64)
     ours = decoder.forward([chain_rows(cache, ids.tolist(), len(ids))]).logits
     torch.testing.assert_close(ours, expected, rtol=1e-3, atol=1e-3)
