@@ -29,11 +29,12 @@ from taslak.engine.turn import Load, Plan, Step, Turn
 
 GAMMA = 8
 """Deepest draft of a drafter that computes."""
-LOOKS, SAMPLED = 8, 4
+LOOKS, SAMPLED = 8, 5
 """Of a request that decodes alone the time of its first so many steps is looked at, then of every so
-many-th: a step is like the next, and looking takes time as well."""
+many-th: a step is like the next, and looking takes time as well. No multiple or part of the steps from one
+decision to the next: else all that are looked at would be such that decide, or none."""
 RECENT = 0.06
-"""Weight of a step in a request's own tokens a second."""
+"""Weight of a step that is looked at in a request's own tokens a second."""
 
 
 class Controller:
@@ -83,9 +84,9 @@ class Controller:
 
     def plans(self, sequences: Seq[Sequence], drafters: Mapping[str, Drafter], load: Load) -> list[Plan]:
         """See Policy."""
-        if len(sequences) == 1:
+        if load.rows == 1:
             own = self.own(sequences[0])
-            if own.stands > 0 and not load.prompt:
+            if own.stands > 0 and own.plan.keys() <= drafters.keys():  # these may have been changed meanwhile
                 return [own.again()]
         return Decision(self, sequences, drafters, load).plans()
 
@@ -112,7 +113,7 @@ class Controller:
         if not turns:
             return
         load, weight = step.load, 1
-        if len(turns) == 1 and not load.prompt:
+        if load.rows == 1:
             own = self.own(turns[0].sequence)
             own.unseen += 1
             weight = 1 if own.looks < LOOKS else SAMPLED
@@ -165,7 +166,7 @@ class Controller:
             if turn.draft and name == turn.by:
                 accepted = len(turn.path)
                 self.estimate(own, name).record(turn.draft, budget.depth, accepted, not turn.bonus)
-                if not accepted or name not in own.plan:
+                if 2 * accepted < turn.draft.depth or name not in own.plan:
                     own.stands = 0
                 if accepted:
                     own.idle.pop(name, None)

@@ -42,8 +42,8 @@ RECKONED = 16
 """Steps from one reckoning of a drafter that is off to the next, if nothing is learnt of it."""
 RARELY = 4
 """A look-up that nothing comes of is asked every so many steps at least."""
-STANDS = 4
-"""Steps that a plan to draft stands for, while drafts come out right: deciding costs time too."""
+STANDS = RARELY
+"""Steps that a decision stands for, while drafts come out right: deciding costs time too."""
 HIGHEST = 0.95
 """Thresholds of confidence stay under this."""
 LEAST_KEPT = 0.1
@@ -182,10 +182,7 @@ class Decision:
             worth = 0.0 if drafting is None else max(drafting.value, 0.0)
             looking = {name: self._look_up(i, name, worth) for name in lookups if self._looks(i, name)}
             found.append({**first, **looking, **rest})
-            if drafting is None:
-                self._rest_for_now(i, found[-1], lookups)
-            else:
-                self._stay(i, found[-1], lookups)
+            self._stand(i, found[-1], drafting is None, lookups)
         return found
 
     def _looks(self, i: int, name: str) -> bool:
@@ -194,27 +191,26 @@ class Decision:
         own.idle[name] = own.idle.get(name, 0) + 1
         return asked(own.idle[name])
 
-    def _stay(self, i: int, plan: Plan, lookups: Seq[str]) -> None:
-        """Go on drafting like this, without what is asked now and then, as far as the end is out of reach."""
-        own, deepest = self.owns[i], self.controller.deepest
-        out_of_reach = self.sequences[i].left > STANDS * (deepest + 1) + deepest
-        own.stands = STANDS - 1 if out_of_reach else 0
-        own.plan = {}
-        for name, budget in plan.items():
-            probed = name in own.asleep and budget is not NOTHING
-            rarely = name in lookups and not always_asked(own.idle[name])
-            if not probed and not rarely:
-                own.plan[name] = budget
+    def _stand(self, i: int, plan: Plan, off: bool, lookups: Seq[str]) -> None:
+        """How long this is decided for, of a request that is alone in the pass. off: all that computes is.
 
-    def _rest_for_now(self, i: int, plan: Plan, lookups: Seq[str]) -> None:
-        """Where all that computes is off and hears of nothing, there is nothing to learn or decide before the
-        next look-up, or before somebody hears again."""
+        Drafting goes on without what is asked now and then. Off, and hearing of nothing, there is nothing to
+        learn or decide before the next look-up, or before somebody hears again.
+        """
         own = self.owns[i]
-        own.stands, own.plan = 0, {}
-        if not own.shadows and all(name in lookups for name in plan):
-            steps = min([RARELY, *(own.pause[name] - own.asleep[name] - HEARD for name in own.asleep)])
-            while own.stands < steps - 1 and not any(asked(own.idle[n] + own.stands + 1) for n in lookups):
-                own.stands += 1
+        own.stands, own.plan, steps = 0, {}, STANDS
+        if self.load.rows > 1:
+            return
+        rare = [name for name in lookups if off or not always_asked(own.idle[name])]
+        if not off:
+            probed = [name for name in own.asleep if plan.get(name, NOTHING) is not NOTHING]
+            own.plan = {name: budget for name, budget in plan.items() if name not in (*rare, *probed)}
+        elif own.shadows or any(name not in lookups for name in plan):
+            return
+        else:
+            steps = min([steps, *(own.pause[name] - own.asleep[name] - HEARD for name in own.asleep)])
+        while own.stands < steps - 1 and not any(asked(own.idle[n] + own.stands + 1) for n in rare):
+            own.stands += 1
 
     def _offer(self, i: int, mains: Seq[str]) -> Offer | None:
         """The best of the drafters that compute, for sequence i."""
@@ -224,7 +220,7 @@ class Decision:
         if most <= 0:
             return None
         for name in mains:
-            if name in own.asleep and name not in own.news and own.asleep[name] % RECKONED:
+            if name in own.asleep and name not in own.news and own.asleep[name] % RECKONED >= STANDS:
                 continue  # nothing was learnt of it, and its worth hardly changes with the pace alone
             own.news.discard(name)
             estimate = controller.estimate(own, name)
@@ -359,7 +355,7 @@ def mode_of_sequence(sequence: Sequence) -> str:
 
 def asked(idle: int) -> bool:
     """Whether a look-up is asked that nothing came of for so many steps: it costs little, and less then."""
-    return always_asked(idle) or idle % min(1 + idle // 8, RARELY) == 0
+    return idle % min(1 + idle // 8, RARELY) == 0
 
 
 def always_asked(idle: int) -> bool:

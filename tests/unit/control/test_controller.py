@@ -284,6 +284,37 @@ def test_side_by_side_each_has_its_own_depth() -> None:
     assert answers[1].by["draft-model"].counts.drafted < 40
 
 
+def test_a_look_up_that_nothing_comes_of_is_asked_now_and_then_beside_what_drafts() -> None:
+    policy = Watched(known())
+    asked = request(PROMPT, max_tokens=LONG)
+    decode(MODEL, {"suffix": nothing(), "draft-model": oracle(truth())}, [asked], policy=policy)
+    late = ["suffix" in plan for plan in policy.made[16:]]
+    assert len(late) > 8
+    assert all(any(late[i : i + 4]) for i in range(len(late) - 3))
+    assert not all(late)
+
+
+class Standing(Watched):
+    """Looks at what a decision stands for, and takes the drafters away for one step."""
+
+    def plans(
+        self, sequences: Sequence[Answering], drafters: Mapping[str, Drafter], load: Load
+    ) -> list[Plan]:
+        if len(self.made) == 7:
+            assert self.own(sequences[0]).stands > 0
+            assert super().plans(sequences, {}, load) == [{}], "a plan outlived its drafter"
+        found = super().plans(sequences, drafters, load)
+        if load.rows > 1:
+            assert self.own(sequences[0]).stands == 0, "what is decided beside a prompt stands for more"
+        return found
+
+
+def test_a_decision_stands_for_steps_like_its_own() -> None:
+    policy = Standing(known(), {"draft-model": Prior((0.95,))})
+    decode(MODEL, {"draft-model": oracle(truth())}, [request(PROMPT, max_tokens=LONG)], policy=policy)
+    assert len(policy.made) > 9
+
+
 def test_the_last_tokens_are_not_overdrafted() -> None:
     policy = answer(oracle(truth()), known())
     most = request(PROMPT, max_tokens=3)
