@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from taslak.core.draft import EMPTY, Draft
-from taslak.drafters.base import Budget, Drafter, DrafterOptions, Report, View, register
+from taslak.drafters.base import Budget, Drafter, DrafterOptions, View, register
 from taslak.drafters.choice import Chooser
 from taslak.drafters.draft_model import Comb
 from taslak.drafters.reader import Reading, ReadsAlong, grow
@@ -84,7 +84,7 @@ class _State:
         last = self.last
         if last is None:
             return
-        text = tokens[last.at :]
+        text = tokens[last.at : last.at + last.draft.depth]
         right = last.draft.agreement(text)
         if right < len(text) or len(text) >= last.draft.depth:
             self.worth[last.way].record(right, last.passes)
@@ -136,13 +136,6 @@ class CrossVocab(ReadsAlong):
                 view.state.last = _Tried(way, drafts[-1], growing.passes, view.position)
         return drafts
 
-    def observe(self, views: Sequence[View], reports: Sequence[Report]) -> None:
-        """See what became of the drafts."""
-        del reports  # the views' tokens say it too, of drafts that were not verified as well
-        for view in views:
-            if view.state is not None:
-                view.state.judge(view.tokens)
-
     def lag(self, view: View) -> int:
         return self.reader.lag(self._state(view).reading)
 
@@ -155,6 +148,7 @@ class CrossVocab(ReadsAlong):
         """None where it can't serve: nothing to draft, its context or the memory is full, or what it would
         have to go on from is half a code point."""
         state = self._state(view)
+        state.judge(view.tokens)
         room = self.reader.room(state.reading.text)
         depth = min(budget.depth, budget.nodes, room)
         # tokens of one vocabulary end at bytes within a code point that those of another don't end at
@@ -195,12 +189,8 @@ def _built(target: Target, options: DrafterOptions, ways: Sequence[str]) -> Draf
     if draft is None or tokenizers is None:
         raise OptionError("drafting across vocabularies needs a draft model and both models' tokenizers")
     words = vocabularies(*tokenizers, target.vocab_size, draft.vocab_size)
-    return CrossVocab(draft, target.vocab_size, words, options.branch, ways, _size(target) / _size(draft))
-
-
-def _size(model: Target) -> float:
-    """What a pass reads, but for a factor that is about the same for all."""
-    return float(model.layers * model.hidden_size**2)
+    price = target.pass_bytes / draft.pass_bytes
+    return CrossVocab(draft, target.vocab_size, words, options.branch, ways, price)
 
 
 @register("cross-vocab", needs_draft=True, crosses=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from taslak.core.draft import Draft
-from taslak.drafters.base import View
+from taslak.drafters.base import View, common_prefix
 from taslak.drafters.reader import Reading
 from taslak.drafters.vocabularies import Vocabularies
 
@@ -114,7 +114,8 @@ class Rewritten:
 
     def _admitted(self, tokens: list[int]) -> bool:
         """Whether the request's constraint lets all of them come."""
-        return all(self.view.admits(tokens[: end + 1]) for end in range(len(tokens)))
+        known = common_prefix(self.tokens, tokens)  # these were admitted before
+        return all(self.view.admits(tokens[: end + 1]) for end in range(known, len(tokens)))
 
     def draft(self) -> Draft:
         confidence, end = [], len(self.pending)

@@ -52,10 +52,9 @@ class Translation:
         """Bring it to exactly these tokens of the target."""
         shared = self._context.shared(tokens)
         known = self._context.tokens
-        self._context.show(tokens)
         if shared == len(tokens) == len(known) and self.ids:
+            self._context.show(tokens)
             return
-        known[shared:] = tokens[shared:]
         while self._pieces and self._pieces[-1].seen > shared:
             self._pieces.pop()
         last = self._pieces[-1] if self._pieces else None
@@ -76,6 +75,8 @@ class Translation:
         whole, self.pending = read_utf8(text)
         self.open = text
         self.ids = self._over + self._vocabularies.read(whole)
+        self._context.show(tokens)  # at the end: what can't be read is not known
+        known[shared:] = tokens[shared:]
 
     def _end(self, text: bytes, end: int, seen: int) -> None:
         self._over += self._vocabularies.read(text.decode(errors="replace"))

@@ -300,11 +300,11 @@ def test_drafts_are_judged_by_the_text_that_came() -> None:
     worth = view.state.worth[SLEM]
     before = worth.right, worth.passes, worth.drafts
     view.tokens += made.tokens[:1]
-    it.observe([view], [])
+    view.state.judge(view.tokens)
     assert (worth.right, worth.passes, worth.drafts) == before, "what was only a shadow waits for the text"
     view.tokens += [made.tokens[1], (made.tokens[2] + 1) % 48]
-    it.observe([view], [])
-    it.observe([view], [])
+    view.state.judge(view.tokens)
+    view.state.judge(view.tokens)
     keep = 1 - 1 / cross_vocab.MEMORY
     for value, old, new in zip((worth.right, worth.passes, worth.drafts), before, (2, 4, 1), strict=True):
         assert value == pytest.approx(keep * old + new)
