@@ -64,7 +64,6 @@ class EagleNetwork:
                 norm,
                 target.ends.head if ids is None else kernels.pack_unembedding(target.unembedding(ids)),
                 logit_scale=target.ends.logit_scale if ids is None else 1.0,
-                logit_cap=target.ends.logit_cap,
             )
             self._handed = 0 if norm is None else 1  # the last norm's, where there is one
 

@@ -22,6 +22,7 @@ from taslak.models.decoder import FINAL_NORM
 from taslak.models.families import FAMILIES
 from taslak.models.layers import HEAD, NORMS, PRODUCTS, norm_name, weight_name
 from taslak.models.loading.storage import make_folder, write_json
+from taslak.models.rope import Rope
 from taslak.training.batch import Batch
 from taslak.training.kind import SAVED, Kind
 from taslak.training.layers import Layer, Norm
@@ -68,6 +69,8 @@ class DraftModel(Kind):
                 f"layers are {', '.join(map(str, layers))}; expected ascending ones of 0 to {c.layers - 1}"
             )
         self.chosen = list(layers)
+        # the model's own, which a head's layer may not be able to say
+        self.rope = Rope(c.rope, c.head_size, torch.float32, teacher.device)
         self.embedding = nn.Parameter(source.weight("model.embed_tokens.weight"))
         self.layers = nn.ModuleList(
             Layer(source.layer, c.hidden_size, input_norm=True, out_bias=c.out_bias, mlp_bias=c.mlp_bias)
@@ -100,7 +103,7 @@ class DraftModel(Kind):
     def hidden(self, batch: Batch) -> Tensor:
         """After the last norm. -> [T, H]."""
         x = F.embedding(batch.tokens, self.embedding)
-        turn = self.source.rope.at(batch.positions)
+        turn = self.rope.at(batch.positions)
         for layer in self.layers:
             assert isinstance(layer, Layer)
             assert layer.input_norm is not None

@@ -16,6 +16,7 @@ from taslak.models.decoder import FINAL_NORM
 from taslak.models.layers import HEAD
 from taslak.models.loading import adopt
 from taslak.models.loading.huggingface import stored_tensors
+from taslak.models.ops import soft_cap
 from taslak.models.rope import Rope
 from taslak.training.batch import Batch
 from taslak.training.loss import CHUNK, compute_dtype
@@ -84,7 +85,8 @@ class Teacher:
         """A layer of the target's shape."""
         c = self.config
         values = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
-        scaling = values.get("rope_scaling") or values.get("rope_parameters")
+        scaling = values.get("rope_scaling") or values.get("rope_parameters") or {}
+        scaling = scaling.get("full_attention", scaling)  # where each kind of layer has its own
         stretched = c.rope.kind in ("linear", "llama3")
         return LayerConfig(
             heads=c.heads,
@@ -116,7 +118,7 @@ class Teacher:
             hidden = batch.features[FINAL_NORM][chunk].to(dtype)
             logits = (hidden @ weight).float()
             if cap := self.config.logit_cap:
-                logits = torch.tanh(logits / cap) * cap
+                logits = soft_cap(logits, cap)
             p[chunk] = torch.softmax(logits, dim=-1)
         return p
 

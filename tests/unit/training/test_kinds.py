@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -115,12 +116,19 @@ def test_all_layers_of_the_target_are_the_target(folder: Path, tmp_path: Path) -
     torch.testing.assert_close(draft.hidden(batch), batch.features["final_norm"], rtol=2e-3, atol=2e-3)
 
 
-def test_a_draft_model_is_an_ordinary_checkpoint(folder: Path, tmp_path: Path) -> None:
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize("rope_scaling", [None, YARN], ids=["plain", "yarn"])
+def test_a_draft_model_is_an_ordinary_checkpoint(rope_scaling: Any, tmp_path: Path) -> None:
     """Loaded by transformers and by our own decoder it gives the logits it was trained with."""
     import transformers
 
     import taslak
 
+    folder = target_folder(tmp_path / "target")
+    config = folder / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "rope_scaling": rope_scaling}))
     draft = DraftModel(teacher(folder), layers=(0, 2))
     draft.round_as_saved()
     draft.save(tmp_path / "draft", {})
