@@ -10,6 +10,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from taslak.models.config import DecoderConfig
+from tests.support.checkpoint import llama_settings
 
 VOCAB = 61
 
@@ -226,18 +227,6 @@ STATEFUL: dict[str, dict[str, Any]] = {
 
 def twin(config: DecoderConfig, weights: Mapping[str, torch.Tensor]) -> Any:
     """transformers' llama with the weights of one of ours."""
-    made = build(
-        "llama",
-        {
-            "vocab_size": config.vocab_size,
-            "hidden_size": config.hidden_size,
-            "intermediate_size": config.inner_size,
-            "num_hidden_layers": config.layers,
-            "num_attention_heads": config.heads,
-            "num_key_value_heads": config.kv_heads,
-            "max_position_embeddings": config.context,
-            "rms_norm_eps": config.norm_eps,
-        },
-    )
+    made = build("llama", llama_settings(config))
     made.load_state_dict(weights)
     return made

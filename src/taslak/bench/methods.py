@@ -100,7 +100,11 @@ class Models:
         if wanted and wanted not in self.drafts:
             known = ", ".join(self.drafts) or "none"
             raise OptionError(f"method {method!r} names no draft model that was given; given: {known}")
-        return names, self.drafts.get(wanted or first or "")
+        chosen = wanted or first
+        if chosen is None:
+            return names, None
+        names = tuple(self._second(chosen) if each == "draft-model" else each for each in names)
+        return names, self.drafts.get(chosen)
 
     def _second(self, draft: str) -> str:
         """The method that drafts with this model."""

@@ -60,8 +60,13 @@ class AutoModelForCausalLM:
         from transformers import AutoModelForCausalLM as Theirs
 
         given |= {k: v for k, v in (("dtype", dtype), ("device_map", device_map)) if v is not None}
+        same = {key: given[key] for key in WHERE if key in given}
         model = Theirs.from_pretrained(name, **given)
-        return CausalLM(from_transformers(model, _tokenizer(Path(name)), **ours))
+        return CausalLM(from_transformers(model, _tokenizer(Path(name), **same), **ours))
+
+
+WHERE = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
+"""Of transformers' arguments those that say where a model is: its tokenizer is there, too."""
 
 
 class CausalLM:
@@ -134,7 +139,8 @@ class CausalLM:
         """The model with what drafts for a call; calls alike share one."""
         if by == Assistance():
             return self.language_model
-        key = (id(by.draft), id(by.tokenizer), *by.options.values())
+        same = by.draft if isinstance(by.draft, str) else id(by.draft)
+        key = (same, id(by.tokenizer), *by.options.values())
         if key not in self._assisted:
             target, draft, more = self.language_model.pretrained, by.draft, dict[str, Any]()
             if isinstance(draft, CausalLM):
@@ -190,7 +196,7 @@ def _own_width(name: str, dtype: Any) -> str | None:
     return width
 
 
-def _tokenizer(name: Path) -> Any | None:
+def _tokenizer(name: Path, **where: Any) -> Any | None:
     """Of transformers; None where the model comes without one: prompts are token ids anyway."""
     from transformers import AutoTokenizer
 
@@ -198,7 +204,7 @@ def _tokenizer(name: Path) -> Any | None:
     if name.is_dir() and not any((name / file).is_file() for file in TOKENIZER_FILES):
         return None
     try:
-        return AutoTokenizer.from_pretrained(str(name))
+        return AutoTokenizer.from_pretrained(str(name), **where)
     except (OSError, ValueError, KeyError):
         return None
 

@@ -92,7 +92,8 @@ def best(
 
 
 def _from_history(kind: str, target: str | None, folder: Path | None, history: History) -> Depth | None:
-    written = None if folder is None else (folder / "config.json").stat().st_mtime
+    file = None if folder is None else folder / "config.json"
+    written = file.stat().st_mtime if file is not None and file.is_file() else None
     whole = add_up(kind, history.select(written, model=target, method=kind))
     counts = whole.counts
     if whole.requests < LEAST or not counts.drafted or not counts.tau or not whole.speedup:

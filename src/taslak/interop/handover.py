@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,14 +11,14 @@ import torch
 from torch import Tensor
 
 from taslak.control.history import History
-from taslak.drafters.formats import Head, find_head, read_head
+from taslak.drafters.formats import find_head, read_head
 from taslak.drafters.formats.llama import CONTEXT
 from taslak.errors import OptionError
 from taslak.interop.depth import depth
 from taslak.interop.engines import ENGINES, Wanted
 from taslak.models.config import DecoderConfig
 from taslak.models.layers import HEAD
-from taslak.models.loading import Progress, fetch, find_pack, resolve
+from taslak.models.loading import Progress, adopt, fetch, find_pack, resolve
 from taslak.models.loading.huggingface import stored_tensors
 from taslak.models.loading.storage import make_folder, read_json, write_json
 
@@ -94,7 +93,6 @@ def hand_over(
         folder = Path(draft).expanduser() if Path(draft).expanduser().is_dir() else None
     chosen = depth(kind, target, asked=gamma, head=head, folder=folder, history=history)
     wanted = Wanted(
-        kind=kind,
         gamma=chosen.gamma,
         model=model,
         folder=_folder(out or Path(f"{Path(draft).name}-{engine}"), {"engine": engine, "kind": kind}),
@@ -102,7 +100,7 @@ def hand_over(
         head=head,
         draft=_draft_model(draft, engine, progress) if kind == "draft-model" else "",
         target_folder=lambda: _resolved(target, progress),
-        unembedding=lambda: _unembedding(target, progress, head),
+        unembedding=lambda: _unembedding(target, progress),
     )
     recipe = taking.takes[kind](wanted)
     made = Handover(
@@ -112,7 +110,7 @@ def hand_over(
         gamma=chosen.gamma,
         gamma_from=chosen.source,
         folder=wanted.folder,
-        settings=json.loads(json.dumps(recipe.settings)),
+        settings=dict(recipe.settings),
         command=shlex.join(recipe.command),
         before=[shlex.join(command) for command in recipe.before],
         notes=recipe.notes,
@@ -169,8 +167,8 @@ def _resolved(name: str | None, progress: Progress | None) -> Path:
     return resolve(name, dtype=torch.bfloat16, progress=progress).absolute()
 
 
-def _unembedding(name: str | None, progress: Progress | None, head: Head | None) -> Tensor:
+def _unembedding(name: str | None, progress: Progress | None) -> Tensor:
     folder = _resolved(name, progress)
-    tied = DecoderConfig.from_folder(folder).tied
-    rows = dict(stored_tensors(folder))["model.embed_tokens.weight" if tied else HEAD]
-    return rows if head is None else rows[: head.target.vocab_size]
+    config = DecoderConfig.from_folder(folder)
+    wanted = "model.embed_tokens.weight" if config.tied else HEAD
+    return next(tensor for name, tensor in adopt(config, stored_tensors(folder)) if name == wanted)

@@ -58,7 +58,7 @@ class LayeredPool(Pool):
         self._slots = 0
         first = self._stored[0]
         super().__init__(0, 0, 0, first.dtype, first.device, max_bytes)
-        self.layers = [None if layer is None else _empty(layer, 0) for layer in stored]
+        self.layers = [None if layer is None else _empty(layer) for layer in stored]
 
     @property
     def pages(self) -> int:
@@ -100,9 +100,9 @@ class LayeredPool(Pool):
         self._slots = slots
 
 
-def _empty(layer: Stored, slots: int) -> tuple[Tensor, Tensor]:
+def _empty(layer: Stored) -> tuple[Tensor, Tensor]:
     keys, values = (
-        torch.empty((layer.heads, slots, size), dtype=layer.dtype, device=layer.device)
+        torch.empty((layer.heads, 0, size), dtype=layer.dtype, device=layer.device)
         for size in (layer.key_size, layer.value_size)
     )
     return keys, values
@@ -178,9 +178,5 @@ def _slots(batch: Sequence[Rows], starts: Sequence[int], ends: Sequence[int]) ->
     where they lie side by side."""
     if len(batch) == 1:
         return batch[0].cache.slots(starts[0], ends[0])
-    slots = [
-        rows.cache.slot(position)
-        for rows, start, end in zip(batch, starts, ends, strict=True)
-        for position in range(start, end)
-    ]
-    return torch.tensor(slots)
+    parts = [r.cache.slots(start, end) for r, start, end in zip(batch, starts, ends, strict=True)]
+    return torch.cat([torch.arange(p.start, p.stop) if isinstance(p, slice) else p for p in parts])

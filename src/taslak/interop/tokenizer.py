@@ -75,17 +75,21 @@ class _Adapted:
         )
 
     def get_vocab(self) -> dict[str, int]:
+        return dict(self._ids)
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
         return dict(self._own.get_vocab())
 
     @cached_property
     def _spelled(self) -> dict[int, str]:
-        return {id: token for token, id in self.get_vocab().items()}
+        return {id: token for token, id in self._ids.items()}
 
     def id_to_token(self, id: int) -> str | None:
         return self._spelled.get(id)
 
     def token_to_id(self, token: str) -> int | None:
-        return self.get_vocab().get(token)
+        return self._ids.get(token)
 
     def get_added_tokens_decoder(self) -> dict[int, Any]:
         return dict(self._own.added_tokens_decoder)

@@ -21,7 +21,7 @@ from taslak.models.cache import Block, Pool
 from taslak.models.decoder import EMBEDDING, FINAL_NORM, layer_feature
 from taslak.models.kernels import Kernels, TorchKernels
 from taslak.models.layers import Ends
-from taslak.models.target import Output, Rows
+from taslak.models.target import Output, Rows, wanted_rows
 
 CONTEXTS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 """What configurations call the most positions."""
@@ -112,11 +112,11 @@ class TransformersTarget:
     def _pass(self, batch: Sequence[Rows], capture: Sequence[str]) -> Output:
         """One call of the model."""
         self._cache.enter(batch)
-        line = len(batch) == 1 and _is_line(batch[0].cache)  # positions and mask are the model's business
+        line = len(batch) == 1 and batch[0].cache.is_line  # positions and mask are the model's business
         if not line and not self.packs:
             raise ValueError(f"rows of this model have to be a line: {self.why_lines}")
         tokens = [token for rows in batch for token in rows.tokens]
-        wanted = _wanted(batch)
+        wanted = wanted_rows(batch)
         keep: dict[str, Any] = {}
         if "logits_to_keep" in self._parameters:
             tail = not wanted or wanted[0] + len(wanted) == len(tokens)  # the last so many; 0 = all
@@ -249,11 +249,6 @@ def context_of(config: Any) -> int:
     return context
 
 
-def _is_line(cache: Block) -> bool:
-    """Whether each node follows the one before it."""
-    return all(parent == node - 1 for node, parent in enumerate(cache.parents))
-
-
 def _positions(cache: Block) -> np.ndarray[Any, Any]:
     """[committed + nodes] in the text, by slot."""
     return np.concatenate([np.arange(cache.length), cache.length + np.array(cache.depths, dtype=np.int64)])
@@ -268,13 +263,3 @@ def _sees(cache: Block) -> np.ndarray[Any, Any]:
             sees[node] = sees[parent]
         sees[node, cache.length + node] = True
     return sees
-
-
-def _wanted(batch: Sequence[Rows]) -> list[int]:
-    """The rows that get logits."""
-    wanted: list[int] = []
-    end = 0
-    for rows in batch:
-        end += len(rows.tokens)
-        wanted += range(end - rows.wanted, end)
-    return wanted

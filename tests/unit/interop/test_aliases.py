@@ -92,7 +92,7 @@ def test_stop_strings(model: CausalLM, theirs: Any, tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_a_padded_batch(model: CausalLM, theirs: Any, tokenizer: Any, side: str) -> None:
+def test_a_padded_batch(model: CausalLM, theirs: Any, side: str) -> None:
     """Each prompt's answer is its own; shorter answers are padded."""
     inputs = {"input_ids": torch.full((2, 9), 3), "attention_mask": torch.ones(2, 9, dtype=torch.int64)}
     inputs["input_ids"][0] = PROMPT[0]
@@ -125,7 +125,7 @@ def test_samples_repeat_as_pytorchs_generator_does(model: CausalLM) -> None:
     assert len({tuple(row.tolist()) for row in seeded}) == 6
 
 
-def test_sampling_cuts_as_transformers_does_where_nothing_is_said(theirs: Any) -> None:
+def test_sampling_cuts_as_transformers_does_where_nothing_is_said() -> None:
     """50 tokens at most, temperature 1, whatever the drafts."""
     asked = aliases.options(GenerationConfig(do_sample=True), 9)
     assert (asked["temperature"], asked["top_k"], asked["top_p"], asked["min_p"]) == (1.0, 50, 1.0, 0.0)

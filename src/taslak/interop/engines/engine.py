@@ -21,7 +21,6 @@ EXIT = f"no engine lets the target's own first layers draft; use a draft model, 
 class Wanted:
     """A drafter for an engine.
 
-    kind:          as methods are named
     gamma:         drafted depth of a step
     model:         the target's name there
     folder:        for the files, absolute; made when the first is written
@@ -31,7 +30,6 @@ class Wanted:
     unembedding:   the target's, [V, H]; the same
     """
 
-    kind: str
     gamma: int
     model: str
     folder: Path

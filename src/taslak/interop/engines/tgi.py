@@ -23,7 +23,9 @@ def _medusa(wanted: Wanted) -> Recipe:
     assert isinstance(head.config, MedusaConfig)
     if wanted.gamma > head.config.heads:
         raise OptionError(f"gamma is {wanted.gamma}; these are {head.config.heads} heads and draft no deeper")
-    shared = wanted.unembedding() if head.config.unembedding == "target" else None
+    shared = None
+    if head.config.unembedding == "target":
+        shared = wanted.unembedding()[: head.target.vocab_size]
     medusa.write(wanted.folder, head, unembedding=shared, base=wanted.model)
     return _recipe(wanted, str(wanted.folder), every_token(head))
 
