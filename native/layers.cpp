@@ -1,7 +1,6 @@
 #include "layers.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <stdexcept>
 #include <string>
 
@@ -37,7 +36,6 @@ Layers::Layers(Shape shape, std::vector<Layer> layers, Ends ends)
     if (shape.kv_heads < 1 || shape.heads % shape.kv_heads || shape.rotary > shape.head_size || shape.rotary % 2) {
         throw std::invalid_argument("the heads don't share the K/V heads evenly, or can't be rotated so");
     }
-    if (shape_.attention_scale == 0.0f) shape_.attention_scale = 1.0f / std::sqrt(float(shape.head_size));
     if (!layers_.empty()) beside_ = std::max(0, int(layers_[0].q.weight->k) - shape.hidden);
     for (const Layer& layer : layers_) {
         check(*layer.q.weight, "q", q, shape.hidden + beside_);

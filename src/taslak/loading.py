@@ -70,7 +70,7 @@ def load(
     method:        a name of the drafter registry, or several joined by "+" in the order they are asked;
                    "auto" (None) = a look-up and behind it what `draft` or `exit_layer` names, or the head
                    which comes with taslak for the model. A method that needs a head takes that one too
-    gamma:         drafted depth of a step, 1 to 16, in every step. None = chosen anew for each step and
+    gamma:         drafted depth of a step, 1 to 16, in every step. None = chosen as answers go for each
                    drafter from what drafts are worth and what they cost, nothing drafted where it doesn't pay
     control:       False: with `gamma` None too the depth is fixed, to the head's own, else 5
     verify:        "coupled" (a seed's text is that of plain decoding) or "rejection" (the same distribution)
@@ -176,7 +176,7 @@ def control_depth(
     history: History | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """From now on the depth is chosen anew for each step and drafter. What steps cost is measured where it
+    """From now on the depth is chosen as answers go, for each drafter. What steps cost is measured where it
     isn't known; where it can't be, the depth stays fixed and a warning says so."""
     try:
         known = calibrated(model, progress=progress)

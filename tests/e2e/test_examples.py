@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import taslak
 from tests.support.checkpoint import write_model
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -21,7 +20,6 @@ def test_every_example_is_listed() -> None:
         assert f"python examples/{example.name}" in listed
 
 
-@pytest.mark.skipif("from_transformers" not in taslak.__all__, reason="there is no taslak.from_transformers")
 def test_a_model_of_transformers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

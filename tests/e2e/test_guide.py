@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 import typer
@@ -90,9 +89,6 @@ class Servers:
                 for at, word in enumerate(words)
             ]
             self._running[command] = self._stack.enter_context(serving(*named, "--dtype", "float32"))
-            urlopen(
-                f"{self._running[command][1]}/health", timeout=60
-            ).close()  # from here on it hears signals
         return self._running[command]
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -32,6 +33,20 @@ def write_model(folder: Path, *, seed: int = 0, extra: str = "Ω", context: int 
     return write_weights(folder, config, random_weights(config, seed))
 
 
+def llama_settings(config: DecoderConfig) -> dict[str, Any]:
+    """What a llama's config.json calls its shape."""
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.inner_size,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.kv_heads,
+        "max_position_embeddings": config.context,
+        "rms_norm_eps": config.norm_eps,
+    }
+
+
 def write_weights(folder: Path, config: DecoderConfig, weights: Mapping[str, Tensor]) -> Path:
     """A llama's config.json and weights."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -40,15 +55,8 @@ def write_weights(folder: Path, config: DecoderConfig, weights: Mapping[str, Ten
             {
                 "model_type": "llama",
                 "architectures": ["LlamaForCausalLM"],
-                "vocab_size": config.vocab_size,
-                "hidden_size": config.hidden_size,
-                "intermediate_size": config.inner_size,
-                "num_hidden_layers": config.layers,
-                "num_attention_heads": config.heads,
-                "num_key_value_heads": config.kv_heads,
+                **llama_settings(config),
                 "head_dim": config.head_size,
-                "max_position_embeddings": config.context,
-                "rms_norm_eps": config.norm_eps,
                 "tie_word_embeddings": False,
             }
         )

@@ -206,7 +206,7 @@ NGRAM = (1, 8)
 class DrafterOptions:
     """Settings of the drafters; each reads its own.
 
-    draft:      the draft model (draft-model)
+    draft:      the draft model (draft-model, and cross-vocab, tli, slem)
     tokenizers: the target's and the draft model's, for methods that draft across vocabularies
     head:       the trained head (medusa, eagle, eagle3, early-exit)
     branch:     children an expanded node (1 = linear)

@@ -1,4 +1,4 @@
-"""Which children a node of a draft gets: from a head's logits to tokens, their confidences and their q.
+"""Which children a node of a draft gets: from a drafter's logits to tokens, their confidences and their q.
 
 The logits may be of a reduced draft vocabulary. Sampling settings that act on single tokens (penalties,
 biases, bans, a constraint) see a full row; all others work on the reduced one, which gives the same and

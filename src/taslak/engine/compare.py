@@ -54,7 +54,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two answers to one prompt. `gamma`: None = chosen anew in each step. `speedup`: tokens a second,
+    """Two answers to one prompt. `gamma`: None = chosen as it goes. `speedup`: tokens a second,
     speculative over plain; None if one failed."""
 
     plain: Answer
@@ -104,7 +104,7 @@ class Comparison:
 
 def answer_json(answer: Answer, *, method: str, gamma: int | None, verify: str, dtype: str) -> dict[str, Any]:
     """One answer as the command line's JSON. Rates are null where nothing was drafted, gamma where it was
-    chosen anew in each step."""
+    chosen as it goes."""
     counts, seconds = answer.counts, answer.seconds
     return {
         "text": answer.text,

@@ -207,6 +207,11 @@ class Block:
             self._pages += self._pool.take(short, after=self._pages[-1] if self._pages else None)
             self._consecutive = _in_a_row(self._pages)
 
+    @property
+    def is_line(self) -> bool:
+        """Whether each uncommitted node follows the one before it."""
+        return self.parents == list(range(-1, self.nodes - 1))
+
     def slots(self, start: int, stop: int) -> slice | Tensor:
         """Where positions [start, stop) of the sequence lie in the pool: a slice where the pages are in a row
         (indexing with it is a view), else Int64[stop − start]."""

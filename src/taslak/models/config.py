@@ -139,6 +139,22 @@ class DecoderConfig:
         return self.local_rope if self.local_rope is not None and self.window(layer) else self.rope
 
     @property
+    def ropes(self) -> list[RopeConfig]:
+        """The ways its layers rotate, each once."""
+        ropes = (self.rope_of(layer) for layer in range(self.layers))
+        return list(dict.fromkeys(rope for rope in ropes if rope is not None))
+
+    def rotation(self, layer: int) -> int | None:
+        """Which of `ropes` a layer rotates by; None = it rotates nothing."""
+        rope = self.rope_of(layer)
+        return None if rope is None else self.ropes.index(rope)
+
+    @property
+    def scale(self) -> float:
+        """What scores are multiplied with."""
+        return self.head_size**-0.5 if self.attention_scale is None else self.attention_scale
+
+    @property
     def products(self) -> tuple[str, ...]:
         """A layer's matrices, in the order they are used."""
         return ("q", "k", "v", "o", *(("gate",) if self.gated else ()), "up", "down")

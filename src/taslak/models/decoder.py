@@ -18,7 +18,7 @@ from taslak.models.layers import EMBEDDED, HEAD, Ends, Layers, Ran, weight_name
 from taslak.models.native_ops import NativeLayers
 from taslak.models.ops import Quick, Share
 from taslak.models.reference import Reference
-from taslak.models.target import Output, Rows
+from taslak.models.target import Output, Rows, wanted_rows
 from taslak.models.torch_layers import TorchLayers
 from taslak.native import Packed
 
@@ -44,9 +44,9 @@ class _Segment:
 class Decoder:
     """Embedding, layers, final norm, lm_head; a paged cache shared by all its sequences.
 
-    weights:      Hugging Face names, shapes as `config.tensors()`; kept, not copied (files may be mapped).
-                  Where matrices are packed the native kernels run, else PyTorch. An embedding may be either
-                  there: rows of a packed one are looked up as they lie, and it may be the head too
+    weights:      by our names (`loading.adopt`), shapes as `config.tensors()`; kept, not copied (files may be
+                  mapped). Where matrices are packed the native kernels run, else PyTorch. An embedding may be
+                  either: rows of a packed one are looked up as they lie, and it may be the head too
     vocab_size:   token ids a draw may give; the lm_head's rows from there on are padding and never computed
     exact:        in PyTorch, the reference mode (width-invariant) instead of the quick path
     cache_dtype:  of K/V in packed models; None = the embedding's, which it always is in PyTorch
@@ -117,7 +117,7 @@ class Decoder:
         names = {self._points[name]: name for name in capture}
         points = _within(names, first, last, self.layers)
         points += [EMBEDDED] if EMBEDDED in names else []
-        wanted = _wanted(batch) if last == self.layers else []
+        wanted = wanted_rows(batch) if last == self.layers else []
         if any(start > first for rows in batch for start in rows.starts):
             segments = self._segments(batch, nodes, first, last)
             ran = self._join(tokens, batch, segments, points, wanted)
@@ -200,16 +200,6 @@ def _nodes(rows: Rows) -> range:
 def _within(points: Iterable[int], first: int, last: int, layers: int) -> list[int]:
     """Those of the layers [first, last), and the last norm behind the last of all."""
     return [point for point in points if first <= point < last or point == last == layers]
-
-
-def _wanted(batch: Sequence[Rows]) -> list[int]:
-    """The rows that get logits."""
-    wanted: list[int] = []
-    end = 0
-    for rows in batch:
-        end += len(rows.tokens)
-        wanted += range(end - rows.wanted, end)
-    return wanted
 
 
 def _resumed(y: Tensor, batch: Sequence[Rows], pick: Tensor, joint: int) -> Tensor:

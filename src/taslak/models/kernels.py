@@ -78,7 +78,8 @@ class TorchKernels:
 
 
 class NativeKernels:
-    """The native kernels: float32 rows, matrices packed as `kind` ("bfloat16" or "int8")."""
+    """The native kernels: float32 rows, matrices packed as `kind` ("bfloat16" or "int8"); beside int8 an
+    unembedding in 4 bits."""
 
     dtype = torch.float32
     device = torch.device("cpu")

@@ -6,7 +6,7 @@ and cache slots, not drafts or the names of features.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -111,6 +111,25 @@ class Ran:
 
     captured: dict[int, Tensor]
     logits: Tensor | None = None
+
+
+def started(
+    ends: Ends,
+    x: Tensor,
+    hidden: Tensor | None,
+    shares: Sequence[Share],
+    linear: Callable[[Tensor, Any, Tensor | None], Tensor],
+) -> Tensor:
+    """What the first layer reads. x: rows of the embedding as they are stored; hidden: what is fused with
+    them. All [R, H]."""
+    if ends.embedding_scale != 1.0:
+        x = x * ends.embedding_scale
+    if ends.positions is not None:
+        x = x + ends.positions[[position for share in shares for position in share.positions()]]
+    if hidden is None:
+        return x
+    assert ends.fuse is not None
+    return linear(torch.cat((x, hidden), dim=-1), ends.fuse, ends.fuse_bias)
 
 
 class Layers(Protocol):

@@ -12,7 +12,17 @@ from torch import Tensor
 
 from taslak.models.cache import Pool
 from taslak.models.config import DecoderConfig
-from taslak.models.layers import EMBEDDED, FURTHER_NORMS, HEAD, NORMS, Ends, Ran, norm_name, weight_name
+from taslak.models.layers import (
+    EMBEDDED,
+    FURTHER_NORMS,
+    HEAD,
+    NORMS,
+    Ends,
+    Ran,
+    norm_name,
+    started,
+    weight_name,
+)
 from taslak.models.ops import Share
 from taslak.models.rope import Rope
 from taslak.native import Packed, linear
@@ -52,11 +62,7 @@ class NativeLayers:
             head=self._matrix("head", ends.head),
             positions=self._table(ends.positions),
         )
-        ropes = [config.rope_of(layer) for layer in range(config.layers)]
-        self._rope_configs = list(dict.fromkeys(rope for rope in ropes if rope is not None))
-        self._ropes = [
-            Rope(rope, config.head_size, self.dtype, pool.keys.device) for rope in self._rope_configs
-        ]
+        self._ropes = [Rope(rope, config.head_size, self.dtype, pool.keys.device) for rope in config.ropes]
         if len({rope.size for rope in self._ropes}) > 1:
             raise ValueError("layers rotate different shares of a head; expected one")
         self._beside = weights[weight_name(0, "q")].shape[1] - config.hidden_size
@@ -79,7 +85,7 @@ class NativeLayers:
             activation=c.activation,
             parallel=c.parallel,
             whole_qk_norm=c.qk_norm == "whole",
-            attention_scale=c.head_size**-0.5 if c.attention_scale is None else c.attention_scale,
+            attention_scale=c.scale,
             attention_cap=c.attention_cap,
             residual_scale=c.residual_scale,
         )
@@ -118,9 +124,8 @@ class NativeLayers:
             address(self._vector(weights.get(weight_name(layer, product, "bias")), matrix.n))
             for product, matrix in zip(c.products, matrices, strict=True)
         ]
-        rope = c.rope_of(layer)
-        rotation = -1 if rope is None else self._rope_configs.index(rope)
-        return norms, matrices, biases, c.window(layer), rotation
+        rotation = c.rotation(layer)
+        return norms, matrices, biases, c.window(layer), -1 if rotation is None else rotation
 
     def _matrix(self, name: str, matrix: Any) -> Any:
         if matrix is not None:
@@ -153,22 +158,23 @@ class NativeLayers:
         capture: Collection[int] = (),
         wanted: Sequence[int] = (),
     ) -> Ran:
+        ends = self._ends
         plan = _native.Plan(
             [(s.block.pages, s.block.length, s.block.parents, [*s.nodes], s.base) for s in shares]
         )
         size = (plan.rows, self._config.hidden_size)
         if hidden is not None:
             hidden = check("hidden", hidden, size, torch.float32).contiguous()
-        if tokens and not isinstance(self._ends.embedding, Packed):  # rows of a tensor are looked up here
-            tokens, hidden = (), self._start(torch.tensor(tokens), hidden, shares)
+        if tokens and not isinstance(ends.embedding, Packed):  # rows of a tensor are looked up here
+            tokens, hidden = (), started(ends, self.embed(torch.tensor(tokens)), hidden, shares, linear)
         if beside is not None:
             beside = check("beside", beside, (plan.rows, self._beside), torch.float32).contiguous()
-        ends = EMBEDDED, self._config.layers
-        captured = {at: _empty(*size) for at in capture if first <= at < last or at in ends}
+        outer = EMBEDDED, self._config.layers
+        captured = {at: _empty(*size) for at in capture if first <= at < last or at in outer}
         logits = None
         if wanted:
-            assert self._ends.head is not None
-            logits = _empty(len(wanted), self._ends.head.shape[0])
+            assert ends.head is not None
+            logits = _empty(len(wanted), ends.head.shape[0])
         tables = [rope.table(plan.positions) for rope in self._ropes]
         keys, values = self._pool.keys, self._pool.values
         self._layers.run(
@@ -189,19 +195,6 @@ class NativeLayers:
             address(logits),
         )
         return Ran(captured, logits)
-
-    def _start(self, tokens: Tensor, hidden: Tensor | None, shares: Sequence[Share]) -> Tensor:
-        """What the first layer reads. -> [R, H]."""
-        ends = self._ends
-        x = self.embed(tokens)
-        if ends.embedding_scale != 1.0:
-            x = x * ends.embedding_scale
-        if ends.positions is not None:
-            x = x + ends.positions[[position for share in shares for position in share.positions()]]
-        if hidden is None:
-            return x
-        assert ends.fuse is not None
-        return linear(torch.cat((x, hidden), dim=-1), ends.fuse, ends.fuse_bias)
 
     def embed(self, tokens: Tensor) -> Tensor:
         embedding = self._ends.embedding

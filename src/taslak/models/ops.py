@@ -104,6 +104,11 @@ class QuickShare:
     mask: Tensor | None
 
 
+def soft_cap(x: Tensor, cap: float) -> Tensor:
+    """cap · tanh(x / cap): what Gemma 2 does to scores and logits."""
+    return torch.tanh(x / cap) * cap
+
+
 class Quick:
     """PyTorch's own kernels. The last bits of a row may depend on how many rows stand beside it."""
 
@@ -156,7 +161,7 @@ class Quick:
         return F.gelu(x, approximate="tanh" if kind == "gelu-tanh" else "none")
 
     def cap(self, x: Tensor, cap: float) -> Tensor:
-        return torch.tanh(x / cap) * cap
+        return soft_cap(x, cap)
 
     def plan(self, shares: Sequence[Share], windows: Sequence[int] = (0,)) -> dict[int, list[QuickShare]]:
         return {window: [self._share(share, window) for share in shares] for window in windows}
@@ -164,14 +169,14 @@ class Quick:
     def _share(self, share: Share, window: int) -> QuickShare:
         block, nodes = share.block, share.nodes
         stop = block.length + block.nodes
-        ends = [block.length + block.depths[node] for node in nodes]  # the position of each row
+        ends = [block.length + block.depths[node] for node in nodes] if window else []  # the rows' positions
         first = max(min(ends) - window + 1, 0) if window else 0
         slots = block.slots(first, stop)
         if len(nodes) == 1 and len(block.ancestors(nodes[0])) == block.nodes:
             return QuickShare(1, slots, None)
         mask = torch.full((len(nodes), stop), -torch.inf, dtype=self._dtype)
         mask[:, : block.length] = 0.0
-        if block.parents == list(range(-1, block.nodes - 1)):  # a chain: node i sees nodes 0 … i
+        if block.is_line:  # node i sees nodes 0 … i
             own = torch.arange(block.nodes) <= torch.tensor(nodes)[:, None]
             mask[:, block.length :].masked_fill_(own, 0.0)
         else:

@@ -59,6 +59,16 @@ def chain_rows(cache: Block, tokens: Sequence[int], wanted: int) -> Rows:
     )
 
 
+def wanted_rows(batch: Sequence[Rows]) -> list[int]:
+    """The rows of a pass that get logits, sequence after sequence."""
+    wanted: list[int] = []
+    end = 0
+    for rows in batch:
+        end += len(rows.tokens)
+        wanted += range(end - rows.wanted, end)
+    return wanted
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """What a pass gives. Valid until the next forward of the same target.

@@ -20,11 +20,11 @@ from taslak.models.layers import (
     Ends,
     Ran,
     norm_name,
+    started,
     weight_name,
 )
 from taslak.models.ops import Ops, Share
 from taslak.models.rope import Rope, rotate
-from taslak.models.rope_config import RopeConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,8 @@ class Layer:
     """Weights [out, in], biases [out] or None; norms [H] or None, those of q and k [d] or their whole width.
     Without an input norm q, k and v read the rows as they are. Without a gate the MLP's rows are activated.
 
-    window:  positions a row sees, 0 = all
-    rope:    which of the model's rotations, None = nothing is rotated
+    window:   positions a row sees, 0 = all
+    rotation: which of the model's, None = nothing is rotated
     """
 
     q: Tensor
@@ -59,7 +59,7 @@ class Layer:
     o_norm: Tensor | None
     down_norm: Tensor | None
     window: int
-    rope: RopeConfig | None
+    rotation: int | None
 
     @classmethod
     def of(cls, config: DecoderConfig, weights: Mapping[str, Tensor], layer: int) -> Layer:
@@ -72,21 +72,19 @@ class Layer:
             fields[f"{name}_bias"] = weights.get(norm_name(layer, name, "bias"))
         for name in FURTHER_NORMS:
             fields[name] = weights.get(norm_name(layer, name))
-        return cls(**fields, window=config.window(layer), rope=config.rope_of(layer))
+        return cls(**fields, window=config.window(layer), rotation=config.rotation(layer))
 
 
 @dataclass(frozen=True, slots=True)
 class _Where:
     """Where the rows of a pass stand.
 
-    positions: Int64[R]
-    turns:     for each way to rotate, cos and sin, Float[R, 1, r] each, of each row's position
-    slots:     Int64[R], cache slots of the rows' own K/V
-    plan:      what `Ops.attend` needs to know
+    turns:  for each way to rotate, cos and sin, Float[R, 1, r] each, of each row's position
+    slots:  Int64[R], cache slots of the rows' own K/V
+    plan:   what `Ops.attend` needs to know
     """
 
-    positions: Tensor
-    turns: Mapping[RopeConfig, tuple[Tensor, Tensor]]
+    turns: list[tuple[Tensor, Tensor]]
     slots: Tensor
     plan: Any
 
@@ -104,13 +102,8 @@ class TorchLayers:
         self._ops = ops
         self.width_invariant = ops.width_invariant
         self.dtype = self._layers[0].q.dtype
-        self._ropes = {
-            layer.rope: Rope(layer.rope, config.head_size, self.dtype, pool.keys.device)
-            for layer in self._layers
-            if layer.rope is not None
-        }
+        self._ropes = [Rope(rope, config.head_size, self.dtype, pool.keys.device) for rope in config.ropes]
         self._windows = sorted({layer.window for layer in self._layers})
-        self._scale = config.head_size**-0.5 if config.attention_scale is None else config.attention_scale
         products = [getattr(layer, name) for layer in self._layers for name in config.products]
         outer = [matrix for matrix in (ends.fuse, ends.head) if matrix is not None]
         ops.prepare([*outer, *products])
@@ -128,13 +121,18 @@ class TorchLayers:
         capture: Collection[int] = (),
         wanted: Sequence[int] = (),
     ) -> Ran:
-        where = self._where(shares)
-        x = self._start(tokens, hidden, where)
+        if tokens:
+            embedded = self.embed(torch.tensor(tokens, device=self._pool.keys.device))
+            hidden = started(self._ends, embedded, hidden, shares, self._ops.linear)
+        assert hidden is not None
+        x = hidden
         captured = {EMBEDDED: x} if EMBEDDED in capture else {}
-        for index in range(first, last):
-            x = self._layer(index, x, where, beside)
-            if index in capture:
-                captured[index] = x
+        if first < last:
+            where = self._where(shares)
+            for index in range(first, last):
+                x = self._layer(index, x, where, beside)
+                if index in capture:
+                    captured[index] = x
         if self._config.layers in capture:
             captured[self._config.layers] = self.norm(x)
         if not wanted:
@@ -142,31 +140,14 @@ class TorchLayers:
         ends = x if len(wanted) == x.shape[0] else x[list(wanted)]  # [W, H]
         return Ran(captured, self.logits(ends if self._ends.norm is None else self.norm(ends)))
 
-    def _start(self, tokens: Sequence[int], hidden: Tensor | None, where: _Where) -> Tensor:
-        """What the first layer reads. -> [R, H]."""
-        if not tokens:
-            assert hidden is not None
-            return hidden
-        ends = self._ends
-        x = self.embed(torch.tensor(tokens, device=self._pool.keys.device))
-        if ends.embedding_scale != 1.0:
-            x = x * ends.embedding_scale
-        if ends.positions is not None:
-            x = x + ends.positions[where.positions]
-        if hidden is None:
-            return x
-        assert ends.fuse is not None
-        return self._ops.linear(torch.cat((x, hidden), dim=-1), ends.fuse, ends.fuse_bias)
-
     def _where(self, shares: Sequence[Share]) -> _Where:
         positions = [position for share in shares for position in share.positions()]
         slots = [slot for share in shares for slot in share.slots()]
         # one tensor: making one takes as long as everything else that is done with it
         at, own = torch.tensor([positions, slots], device=self._pool.keys.device)
-        end = max(positions) + 1
-        tables = {config: rope.table(end) for config, rope in self._ropes.items()}
-        turns = {config: (cos[at][:, None], sin[at][:, None]) for config, (cos, sin) in tables.items()}
-        return _Where(at, turns, own, self._ops.plan(shares, self._windows))
+        tables = [rope.table(max(positions) + 1) for rope in self._ropes]
+        turns = [(cos[at][:, None], sin[at][:, None]) for cos, sin in tables]
+        return _Where(turns, own, self._ops.plan(shares, self._windows))
 
     def embed(self, tokens: Tensor) -> Tensor:
         assert self._ends.embedding is not None
@@ -190,12 +171,13 @@ class TorchLayers:
         q = self._heads(ops.linear(h, w.q, w.q_bias), w.q_norm, config.heads)
         k = self._heads(ops.linear(h, w.k, w.k_bias), w.k_norm, config.kv_heads)
         v = ops.linear(h, w.v, w.v_bias).view(k.shape)
-        if w.rope is not None:
-            q, k = rotate(q, *where.turns[w.rope]), rotate(k, *where.turns[w.rope])
+        if w.rotation is not None:
+            turn = where.turns[w.rotation]
+            q, k = rotate(q, *turn), rotate(k, *turn)
         keys, values = self._pool.keys[index], self._pool.values[index]  # [slots, kv heads, d]
         keys[where.slots] = k
         values[where.slots] = v
-        scale, cap = self._scale, config.attention_cap
+        scale, cap = config.scale, config.attention_cap
         mixed = ops.attend(q, keys, values, where.plan, scale, window=w.window, cap=cap)  # [R, heads · d]
         return ops.linear(mixed, w.o, w.o_bias)
 

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 GROUP = 32
 """Weights along k that share a scale."""
 
+_ROWS = 4096
+"""So many are rounded at a time: each takes several times its size in between."""
+
 _RANGES = (1.0, 0.95, 0.9, 0.85, 0.8)
 """Shares of a group's range that its 16 levels are tried on: what lies outside is cut off, the rest finer."""
 
@@ -82,26 +85,10 @@ class Packed:
     def int4_rounded(cls, weight: Tensor) -> Packed:
         """weight: floating [N, K], K a multiple of 32. Rounded to 4 bits, a scale and a minimum for each 32
         along K: of a few ranges inside theirs the one that is off least, in squares."""
-        wide = check("weight", weight, (None, None)).float()
-        _check_granule("int4", wide)
-        groups = wide.view(wide.shape[0], -1, GROUP)  # [N, K / 32, 32]
-        low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
-        middle, half = (low + high) / 2, (high - low) / 2
-        best: tuple[Tensor, ...] | None = None
-        for share in _RANGES:
-            minima = (middle - share * half).half()
-            scales = (share * half / 7.5).half()
-            step = scales.float().clamp(min=2.0**-24)
-            codes = ((groups - minima) / step).round_().clamp_(0, 15)
-            off = (codes * step + minima - groups).square_().sum(-1, keepdim=True)
-            found = off, codes, scales, minima
-            if best is None:
-                best = found
-            else:
-                best = tuple(torch.where(off < best[0], a, b) for a, b in zip(found, best, strict=True))
-        assert best is not None
-        _, codes, scales, minima = best
-        return cls.int4(codes.to(torch.uint8).flatten(1), scales.squeeze(-1), minima.squeeze(-1))
+        weight = check("weight", weight, (None, None))
+        _check_granule("int4", weight)
+        parts = [_in_16_levels(rows.float()) for rows in torch.split(weight, _ROWS)]
+        return cls.int4(*(torch.cat(tensors) for tensors in zip(*parts, strict=True)))
 
     @classmethod
     def int4(cls, codes: Tensor, scales: Tensor, minima: Tensor) -> Packed:
@@ -189,6 +176,28 @@ def _narrowest(*tensors: Tensor) -> tuple[torch.dtype, str]:
     if all(torch.equal(tensor.half().float(), tensor.float()) for tensor in tensors):
         return torch.float16, ""
     return torch.float32, "-float32"
+
+
+def _in_16_levels(rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """rows: Float32[n, K] -> UInt8[n, K] codes, Float16[n, K / 32] scales and minima."""
+    groups = rows.view(rows.shape[0], -1, GROUP)  # [n, K / 32, 32]
+    low, high = groups.amin(-1, keepdim=True), groups.amax(-1, keepdim=True)
+    middle, half = (low + high) / 2, (high - low) / 2
+    best: tuple[Tensor, ...] | None = None
+    for share in _RANGES:
+        minima = (middle - share * half).half()
+        scales = (share * half / 7.5).half()
+        step = scales.float().clamp(min=2.0**-24)
+        codes = ((groups - minima) / step).round_().clamp_(0, 15)
+        off = (codes * step + minima - groups).square_().sum(-1, keepdim=True)
+        found = off, codes, scales, minima
+        if best is None:
+            best = found
+        else:
+            best = tuple(torch.where(off < best[0], a, b) for a, b in zip(found, best, strict=True))
+    assert best is not None
+    _, codes, scales, minima = best
+    return codes.to(torch.uint8).flatten(1), scales.squeeze(-1), minima.squeeze(-1)
 
 
 def _nibbles(codes: Tensor) -> Tensor:

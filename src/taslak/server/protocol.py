@@ -41,7 +41,7 @@ class Speculation(_Body):
     """How this answer is drafted. The text depends on none of it, but for `verify`.
 
     method: of the drafters loaded for the model, one or several joined by "+"; null = as the server decides
-    gamma:  drafted depth of every pass; null = chosen anew for each
+    gamma:  drafted depth of every pass; null = chosen as the answer goes
     verify: "coupled" (a seed's text is that of plain decoding) or "rejection" (the same distribution)
     off:    decode plainly
     flags:  tell which tokens came from an accepted draft

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,17 @@ from tests.support.families import CASES, FAMILY_CASES, WINDOW, ours, tiny_trans
 from tests.support.widths import check_any_company, check_resumed_rows, check_tree
 
 LENGTH = 150
-EXACT = {case: Decoder(*ours(tiny_transformers(case)), exact=True) for case in FAMILY_CASES}
+
+
+@cache
+def made(case: str, *, exact: bool) -> Decoder:
+    return Decoder(*ours(tiny_transformers(case)), exact=exact)
 
 
 def test_every_family_has_its_cases() -> None:
     assert {case.split("-")[0] for case in CASES} == set(FAMILIES)
     assert [case.split("-")[0] for case in FAMILY_CASES] == list(FAMILIES)
-    slide = [case for case in FAMILY_CASES if EXACT[case].config.windows]
+    slide = [case for case in FAMILY_CASES if made(case, exact=True).config.windows]
     assert slide == ["mistral-window", "gemma2", "gemma3_text", "phi3-window", "olmo3"]
 
 
@@ -54,14 +59,14 @@ def test_logits_agree_with_transformers(case: str) -> None:
 @settings(max_examples=3, deadline=None)
 @given(data=st.data())
 def test_exact_rows_of_every_family_have_the_same_bits_in_any_company(case: str, data: st.DataObject) -> None:
-    check_any_company(EXACT[case], data, torch.get_num_threads, torch.set_num_threads, most=80)
+    check_any_company(made(case, exact=True), data, torch.get_num_threads, torch.set_num_threads, most=80)
 
 
 @pytest.mark.parametrize("case", FAMILY_CASES)
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_tree_rows_of_every_family_equal_the_chain_to_them(case: str, data: st.DataObject) -> None:
-    check_tree(EXACT[case], data, torch.equal, most=70, nodes=16)
+    check_tree(made(case, exact=True), data, torch.equal, most=70, nodes=16)
 
 
 @pytest.mark.parametrize("case", FAMILY_CASES)
@@ -73,15 +78,14 @@ def test_quick_tree_rows_see_what_the_chain_to_them_sees(case: str, data: st.Dat
     def close(a: torch.Tensor, b: torch.Tensor) -> bool:
         return bool((a - b).abs().max() < 1e-4)
 
-    quick = Decoder(*ours(tiny_transformers(case)))
-    check_tree(quick, data, close, most=40, nodes=16)
+    check_tree(made(case, exact=False), data, close, most=40, nodes=16)
 
 
 @pytest.mark.parametrize("case", FAMILY_CASES)
 @settings(max_examples=2, deadline=None)
 @given(data=st.data())
 def test_rows_of_every_family_resume_at_a_layer(case: str, data: st.DataObject) -> None:
-    check_resumed_rows(EXACT[case], data, exit_layer=1, most=40, nodes=10)
+    check_resumed_rows(made(case, exact=True), data, exit_layer=1, most=40, nodes=10)
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["quick", "exact"])
@@ -102,7 +106,7 @@ def test_what_lies_before_the_window_is_not_seen(exact: bool) -> None:
 
 @pytest.mark.parametrize("case", ["gemma3_text", "gemma2", "mistral-window", "gpt2"])
 def test_shared_pages_serve_rows_behind_them(case: str) -> None:
-    model = EXACT[case]
+    model = made(case, exact=True)
     ids = torch.randint(0, 61, (150,), generator=torch.Generator().manual_seed(3)).tolist()
     first = model.allocate(150)
     whole = model.forward([chain_rows(first, ids, 150)]).logits

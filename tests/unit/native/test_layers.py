@@ -19,8 +19,8 @@ from taslak.models.native_ops import pack_weights
 from taslak.models.target import chain_rows
 from taslak.native import Packed, set_threads, threads
 from tests.support.tiny import random_weights, tiny_config
-from tests.support.widths import cache_bits, check_any_company, check_resumed_rows, check_tree
-from tests.unit.native.paths import PATHS, on_path
+from tests.support.widths import check_any_company, check_resumed_rows, check_tree
+from tests.unit.native.paths import PATHS, check_every_path, on_path
 
 KINDS = ("bfloat16", "int8", "int8-mixed", "int4")
 CACHES = (torch.float32, torch.bfloat16)
@@ -34,15 +34,6 @@ def config_of(**changes: object) -> DecoderConfig:
     return tiny_config("qwen2", **{**values, **changes})
 
 
-def int4(weight: Tensor) -> Packed:
-    """Any 4-bit matrix of about this size: what it rounds to doesn't matter here."""
-    groups = weight.unflatten(1, (-1, 32))
-    low, high = groups.amin(-1), groups.amax(-1)
-    scales, minima = ((high - low) / 15).half(), low.half()
-    codes = ((groups - minima.float()[..., None]) / scales.float()[..., None]).round().clamp(0, 15)
-    return Packed.int4(codes.to(torch.uint8).flatten(1), scales, minima)
-
-
 def packed(config: DecoderConfig, kind: str, seed: int = 3) -> dict[str, Tensor | Packed]:
     weights = random_weights(config, seed)
     if kind == "int8-mixed":  # what an int8 model holds: bfloat16 and 8-bit products side by side
@@ -52,7 +43,7 @@ def packed(config: DecoderConfig, kind: str, seed: int = 3) -> dict[str, Tensor 
         return pack_weights(config, weights, kind)
     matrices = {weight_name(layer, name) for layer in range(config.layers) for name in PRODUCTS}
     matrices |= {HEAD, EMBEDDING}  # the other kinds look up rows of a tensor
-    return {name: int4(w) if name in matrices else w for name, w in weights.items()}
+    return {name: Packed.int4_rounded(w) if name in matrices else w for name, w in weights.items()}
 
 
 def native(kind: str, cache: torch.dtype, **changes: object) -> Decoder:
@@ -112,17 +103,7 @@ def test_tree_rows_equal_the_chain_to_them(case: tuple[str, torch.dtype], data: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_portable_path_gives_the_same_bits(kind: str) -> None:
-    model = MODELS[kind, torch.bfloat16]
-    tokens = torch.randint(0, 61, (90,), generator=torch.Generator().manual_seed(2)).tolist()
-    bits = []
-    for path in PATHS:
-        cache = model.allocate(90)
-        with on_path(path):
-            logits = model.forward([chain_rows(cache, tokens, 90)]).logits
-        cache.keep(range(90))
-        bits.append((logits, cache_bits(model, cache)))
-        cache.release()
-    assert all(torch.equal(a, b) for other in bits for a, b in zip(bits[0], other, strict=True))
+    check_every_path(MODELS[kind, torch.bfloat16])
 
 
 @pytest.mark.parametrize("kind", KINDS)

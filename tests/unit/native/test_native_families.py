@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import product
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,8 +17,8 @@ from taslak.models.native_ops import pack_weights
 from taslak.models.target import chain_rows
 from taslak.native import Packed, set_threads, threads
 from tests.support.families import CASES, FAMILY_CASES, ours, tiny_transformers
-from tests.support.widths import cache_bits, check_any_company, check_resumed_rows, check_tree
-from tests.unit.native.paths import PATHS, on_path
+from tests.support.widths import check_any_company, check_resumed_rows, check_tree
+from tests.unit.native.paths import check_every_path
 
 LENGTH = 150
 EMBEDDING = "model.embed_tokens.weight"
@@ -29,12 +32,12 @@ def packed(case: str, kind: str) -> tuple[DecoderConfig, dict[str, Tensor | Pack
     return config, pack_weights(config, weights, kind)
 
 
-def native(case: str, kind: str, cache: torch.dtype = torch.bfloat16) -> Decoder:
-    return Decoder(*packed(case, kind), cache_dtype=cache)
+@cache
+def native(case: str, kind: str) -> Decoder:
+    return Decoder(*packed(case, kind), cache_dtype=torch.bfloat16)
 
 
-MODELS = {(case, kind): native(case, kind) for case in FAMILY_CASES for kind in ("bfloat16", "int8")}
-CHOICES = [(case, kind) for case, kind in MODELS]
+CHOICES = list(product(FAMILY_CASES, ("bfloat16", "int8")))
 NAMES = [f"{case}-{kind}" for case, kind in CHOICES]
 
 
@@ -63,42 +66,32 @@ def test_logits_agree_with_pytorch(case: str, kind: str) -> None:
 @settings(max_examples=4, deadline=None)
 @given(data=st.data())
 def test_rows_have_the_same_bits_in_any_company(choice: tuple[str, str], data: st.DataObject) -> None:
-    check_any_company(MODELS[choice], data, threads, set_threads, most=140)
+    check_any_company(native(*choice), data, threads, set_threads, most=140)
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=NAMES)
 @settings(max_examples=6, deadline=None)
 @given(data=st.data())
 def test_tree_rows_equal_the_chain_to_them(choice: tuple[str, str], data: st.DataObject) -> None:
-    check_tree(MODELS[choice], data, torch.equal, most=140, nodes=20)
+    check_tree(native(*choice), data, torch.equal, most=140, nodes=20)
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=NAMES)
 @settings(max_examples=3, deadline=None)
 @given(data=st.data())
 def test_rows_resume_at_a_layer(choice: tuple[str, str], data: st.DataObject) -> None:
-    check_resumed_rows(MODELS[choice], data, exit_layer=2, most=80, nodes=12)
+    check_resumed_rows(native(*choice), data, exit_layer=2, most=80, nodes=12)
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=NAMES)
 def test_every_path_gives_the_same_bits(choice: tuple[str, str]) -> None:
-    model = MODELS[choice]
-    tokens = torch.randint(0, 61, (90,), generator=torch.Generator().manual_seed(2)).tolist()
-    bits = []
-    for path in PATHS:
-        cache = model.allocate(90)
-        with on_path(path):
-            logits = model.forward([chain_rows(cache, tokens, 90)]).logits
-        cache.keep(range(90))
-        bits.append((logits, cache_bits(model, cache)))
-        cache.release()
-    assert all(torch.equal(a, b) for other in bits for a, b in zip(bits[0], other, strict=True))
+    check_every_path(native(*choice))
 
 
 @pytest.mark.parametrize("case", FAMILY_CASES)
 def test_the_last_norm_and_the_head_serve_drafters(case: str) -> None:
     """`norm` and `logits` are what a pass ends with, caps and multipliers included."""
-    model = MODELS[case, "int8"]
+    model = native(case, "int8")
     output = model.forward([chain_rows(model.allocate(4), [1, 2, 3], 3)], capture=["layer.2", "final_norm"])
     normed = model.norm(output.features["layer.2"])
     assert torch.equal(normed, output.features["final_norm"])

@@ -6,7 +6,7 @@ Which, `taslak.models.families` says; files and quantisations are not its busine
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from taslak.models.config import DecoderConfig
@@ -23,12 +23,12 @@ DERIVED = ("*.rotary_emb.inv_freq", "*.masked_bias", "*.attn.bias", "*.attention
 def adopt(config: DecoderConfig, stored: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
     """A checkpoint's tensors in Hugging Face's layout -> as `config.tensors()` names them, views where that
     can be. Names it doesn't know come through as they are."""
-    family = FAMILIES[config.family]
+    family, shapes = FAMILIES[config.family], config.tensors()
     for name, tensor in stored:
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in DERIVED):
             continue
         arranged = _arranged(family, name, tensor)
-        for ours, rows in parts(config, name, by_head=family.by_head):
+        for ours, rows in parts(config, name, shapes, by_head=family.by_head):
             yield ours, arranged if rows is None else arranged[rows]
 
 
@@ -41,14 +41,16 @@ def _arranged(family: Family, name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def parts(config: DecoderConfig, name: str, *, by_head: bool) -> list[tuple[str, Rows]]:
-    """Our names for a tensor, each with its rows. by_head: whether q, k and v alternate head by head."""
+def parts(
+    config: DecoderConfig, name: str, shapes: Mapping[str, tuple[int, ...]], *, by_head: bool
+) -> list[tuple[str, Rows]]:
+    """Our names for a tensor, each with its rows. shapes: `config.tensors()`; by_head: whether q, k and v
+    alternate head by head."""
     ours = FAMILIES[config.family].ours(name)
     if len(ours) == 1:
         return [(ours[0], None)]
     if by_head:
         return [(our, head_rows(config, number, len(ours))) for number, our in enumerate(ours)]
-    shapes = config.tensors()
     found: list[tuple[str, Rows]] = []
     end = 0
     for our in ours:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,10 +40,10 @@ class SourceTensor:
     turned: bool = False
     shift: float = 0.0
 
-    def split(self, config: DecoderConfig) -> list[SourceTensor]:
-        """Under our names, taken apart where several matrices are stacked."""
+    def split(self, config: DecoderConfig, shapes: Mapping[str, tuple[int, ...]]) -> list[SourceTensor]:
+        """Under our names, taken apart where several matrices are stacked. shapes: `config.tensors()`."""
         found = []
-        for name, rows in parts(config, self.name, by_head=False):
+        for name, rows in parts(config, self.name, shapes, by_head=False):
             if rows is None:
                 found.append(replace(self, name=name))
                 continue

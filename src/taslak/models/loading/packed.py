@@ -8,6 +8,7 @@ itself: a kernel that reads another layout finds another folder.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 
 from taslak.errors import CheckpointError
 from taslak.models.config import DecoderConfig
+from taslak.models.families import FAMILIES
 from taslak.models.loading import huggingface, large_pages, quantised, remembered, storage
 from taslak.models.loading.adopt import adopt
 from taslak.models.loading.converted import write_settings
@@ -146,14 +148,16 @@ def _packed_numbers() -> str:
 def _write_gguf(model: GGUFModel, folder: Path, dtype: str, progress: Progress | None) -> None:
     what = f"packing {model.path.name} as {dtype}"
     config = model.decoder
-    whole = [part for tensor in model.tensors() for part in tensor.split(config)]
+    shapes = config.tensors()
+    whole = [part for tensor in model.tensors() for part in tensor.split(config, shapes)]
     tensors = sorted(whole, key=lambda tensor: tensor.name == EMBEDDING)
     widths = {tensor.name: quantised.width(tensor.name, dtype, config.layers) for tensor in tensors}
     needed = 0.0
     for tensor in tensors:
         kept = dtype == "int4" and not tensor.quantisation.name.startswith("Q4_")
-        each = BYTES_PER_WEIGHT["int8" if kept else widths[tensor.name]]
-        needed += each * tensor.shape[0] * tensor.shape[-1]
+        matrix = _is_matrix(tensor.name, tensor.shape)
+        each = BYTES_PER_WEIGHT["int8" if kept else widths[tensor.name]] if matrix else 4.0
+        needed += each * math.prod(tensor.shape)
     storage.require_free(folder, int(needed), what)
     done, total = 0, sum(tensor.rows.nbytes for tensor in tensors)
     with storage.full_disk_is_an_error(folder, what):
@@ -180,11 +184,14 @@ def _write_folder(source: Path, folder: Path, dtype: str, size: int, progress: P
     what = f"packing {source.name} as {dtype}"
     storage.require_free(folder, size, what)
     config = DecoderConfig.from_folder(source)
+    ours = FAMILIES[config.family].ours
     done = 0
     with storage.full_disk_is_an_error(folder, what), _Writer(folder, config.tied) as writer:
         for last in (False, True):
-            for name, tensor in adopt(config, huggingface.stored_tensors(source)):
-                if (name == EMBEDDING) is not last or (config.tied and name == "lm_head.weight"):
+            stored = huggingface.stored_tensors(source)
+            some = ((name, tensor) for name, tensor in stored if (ours(name) == (EMBEDDING,)) is last)
+            for name, tensor in adopt(config, some):
+                if config.tied and name == "lm_head.weight":
                     continue
                 if _is_matrix(name, tensor.shape):
                     step = max(1, (1 << 21) // tensor.shape[1] // PIECE_ROWS) * PIECE_ROWS
