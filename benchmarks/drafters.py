@@ -45,7 +45,7 @@ PLAIN = "plain"
 @dataclass(frozen=True)
 class Way:
     """How prompts are answered. `head`: the kind it drafts with; `under`: which settings it runs in;
-    `control`: as `taslak.load` sets it up when nothing is said: the depth chosen anew in each step."""
+    `control`: as `taslak.load` sets it up when nothing is said: the depth chosen as answers go."""
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,7 @@ def _table(columns: list[str], rows: list[list[Any]]) -> Table:
     return {"columns": columns, "rows": [[*row, *[None] * (len(columns) - len(row))] for row in rows]}
 
 
+@cache
 def read(results: Path, name: str) -> Any:
     return json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
 

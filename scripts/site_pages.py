@@ -30,12 +30,6 @@ FILES = (
 )
 
 
-def on_config(config: Any) -> Any:
-    """Leaves out of the navigation what isn't written yet. A page that isn't in it at all fails the build."""
-    config.nav = [*_existing(config.nav)]
-    return config
-
-
 def on_files(files: Files, config: Any) -> Files:
     """The repository's files beside the theme's."""
     theme = [file for file in files if file.src_dir != config.docs_dir]
@@ -54,13 +48,3 @@ def on_page_content(html: str, page: Any, **_: Any) -> str:
     if found := re.search(r"^(- |\d+\. |\| ?-{3}).*", text, re.MULTILINE):
         log.warning("%s: a list or table that isn't one: %s", page.file.src_uri, found[0][:60])
     return html
-
-
-def _existing(entries: list[Any]) -> Any:
-    """The entries of a navigation whose pages are there."""
-    for entry in entries:
-        ((title, what),) = entry.items()
-        if isinstance(what, list):
-            yield {title: [*_existing(what)]}
-        elif (ROOT / what).is_file():
-            yield entry
