@@ -33,6 +33,8 @@ LOOKS, SAMPLED = 8, 5
 """Of a request that decodes alone the time of its first so many steps is looked at, then of every so
 many-th: a step is like the next, and looking takes time as well. No multiple or part of the steps from one
 decision to the next: else all that are looked at would be such that decide, or none."""
+LOST = 3
+"""Levels of a draft that may be wrong before what was decided is decided anew."""
 RECENT = 0.06
 """Weight of a step that is looked at in a request's own tokens a second."""
 
@@ -166,7 +168,7 @@ class Controller:
             if turn.draft and name == turn.by:
                 accepted = len(turn.path)
                 self.estimate(own, name).record(turn.draft, budget.depth, accepted, not turn.bonus)
-                if 2 * accepted < turn.draft.depth or name not in own.plan:
+                if turn.draft.depth - accepted > LOST or name not in own.plan:
                     own.stands = 0
                 if accepted:
                     own.idle.pop(name, None)

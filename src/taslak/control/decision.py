@@ -43,7 +43,7 @@ RECKONED = 16
 RARELY = 4
 """A look-up that nothing comes of is asked every so many steps at least."""
 STANDS = RARELY
-"""Steps that a decision stands for, while drafts come out right: deciding costs time too."""
+"""Steps that a decision stands for, where no draft loses much: deciding costs time too."""
 HIGHEST = 0.95
 """Thresholds of confidence stay under this."""
 LEAST_KEPT = 0.1
