@@ -25,11 +25,11 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from harness import RESULTS, finish, machine, requirement, versions
+from harness import HELD_OUT, RESULTS, finish, machine, requirement, versions
 
 import taslak
 from taslak.bench.decoding import first_requests
-from taslak.bench.prompts import BenchPrompt, as_text, by_task, suite
+from taslak.bench.prompts import BenchPrompt, as_text, by_task, chosen, read, suite
 from taslak.control.advise import advise
 from taslak.control.calibrate import Calibration, calibrated
 from taslak.control.controller import Controller
@@ -52,6 +52,8 @@ DEFAULT, PAIR = "smollm2-135m-instruct", "qwen2.5-coder-1.5b-instruct"
 PAIR_DRAFT = "qwen2.5-coder-0.5b-instruct"
 PAIR_TASKS = ("code-edit", "mathematics")
 """The larger model takes too long for all."""
+ADVISED = 20
+"""Prompts that advice is taken from."""
 RESAMPLES = 2000
 
 
@@ -345,10 +347,11 @@ def far(model: LanguageModel, prompt: BenchPrompt, context: int) -> Callable[[fl
 
 
 def advised(tokens: int) -> list[dict[str, Any]]:
-    """Of each task, advice from half of its prompts against what the other half then gives."""
+    """For each category of prompts that no head was trained on: advice from as many as it reads in its usual
+    minute, against what its method then gives on as many others."""
     model, known = load(DEFAULT, everything=True)
     found = []
-    for task, prompts in first_of(8).items():
+    for task, prompts in by_task(chosen(read(HELD_OUT), each=2 * ADVISED)).items():
         asked = requests(model, prompts, 0.0, tokens)
         first, second = (advise(model, known, half, seconds=1e9) for half in (asked[::2], asked[1::2]))
         best = first.candidates[0]

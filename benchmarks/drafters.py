@@ -25,7 +25,7 @@ from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
-from harness import RESULTS, finish, machine, requirement
+from harness import HELD_OUT, RESULTS, finish, machine, requirement
 
 from taslak.core.counts import Counts
 from taslak.drafters.formats import find_head, read_head
@@ -34,7 +34,6 @@ from taslak.loading import load
 from taslak.models.loading import DEFAULT_PACK
 from taslak.models.pretrained import Pretrained, load_pretrained
 
-PROMPTS = Path(__file__).parent / "training" / "held_out.jsonl"
 LOG = RESULTS / "drafters.runs.jsonl"
 TOKENS = 96
 TEMPERATURE = 0.8
@@ -249,7 +248,7 @@ def main() -> None:
     if given.fresh:
         LOG.unlink(missing_ok=True)
     by_category = defaultdict(list)
-    for line in PROMPTS.read_text(encoding="utf-8").splitlines():
+    for line in HELD_OUT.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         by_category[row["category"]].append(row)
     categories = sorted(by_category)

@@ -24,6 +24,8 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS = Path(__file__).resolve().parent / "results"
+HELD_OUT = RESULTS.parent / "training" / "held_out.jsonl"
+"""Prompts that no head was trained on, 75 of each category."""
 FLAGS = ("avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8")
 
 

@@ -30,12 +30,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx2 as httpx
-from harness import finish, machine, requirement
+from harness import HELD_OUT, finish, machine, requirement
 
 from taslak import _native
 from taslak.models.loading import DEFAULT_PACK, cache_home
 
-PROMPTS = Path(__file__).parent / "training" / "held_out.jsonl"
 TOKENS = 128
 STREAMS = 8
 SHORT = 64
@@ -192,7 +191,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def prompts() -> Iterator[str]:
     """Of all categories in turns; each is given once."""
-    rows = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
+    rows = [json.loads(line) for line in HELD_OUT.read_text(encoding="utf-8").splitlines()]
     by: dict[str, list[str]] = {}
     for row in rows:
         by.setdefault(row["category"], []).append(row["prompt"])
