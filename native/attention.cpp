@@ -80,17 +80,20 @@ void attend(const Plan& plan, const float* q, const Cache& cache, const Scoring&
     const OpsKernels& use = ops_kernels();
     const std::int64_t queries = std::int64_t(plan.most_rows()) * (scoring.heads / cache.kv_heads);
     const std::int64_t floats = scratch_floats(queries, cache.head_size);
-    // Three K/V heads for two threads would leave one of them idle for a third of the time: then a group's rows are
-    // halved, although both halves read the keys.
-    const std::int64_t whole = std::int64_t(plan.groups().size()) * cache.kv_heads;
-    const int parts = plan.most_rows() > 1 && whole % pool.threads() && whole < kMany * pool.threads() ? 2 : 1;
-    pool.parallel_for(whole * parts, [&](std::int64_t unit) {
+    // Three K/V heads for two threads would leave one of them idle for a third of the time: then the rows of the one
+    // left over are halved, although both halves read its keys.
+    const std::int64_t all = std::int64_t(plan.groups().size()) * cache.kv_heads;
+    const bool uneven = plan.most_rows() > 1 && all < kMany * pool.threads();
+    const std::int64_t halved = uneven ? all % pool.threads() : 0, whole = all - halved;
+    pool.parallel_for(whole + 2 * halved, [&](std::int64_t task_number) {
         static thread_local std::vector<float> scratch;
         if (std::int64_t(scratch.size()) < floats) scratch.resize(std::size_t(floats));
-        const Plan::Group& group = plan.groups()[std::size_t(unit / parts / cache.kv_heads)];
-        const int first = int(unit % parts) * group.rows / parts, last = int(unit % parts + 1) * group.rows / parts;
+        const std::int64_t beyond = task_number - whole, unit = beyond < 0 ? task_number : whole + beyond / 2;
+        const Plan::Group& group = plan.groups()[std::size_t(unit / cache.kv_heads)];
+        const int middle = group.rows / 2, second = int(beyond % 2);
+        const int first = beyond >= 0 && second ? middle : 0, last = beyond >= 0 && !second ? middle : group.rows;
         if (first == last) return;
-        const int kv_head = int(unit / parts % cache.kv_heads);
+        const int kv_head = int(unit % cache.kv_heads);
         AttentionTask task = plan.task(group, first, last, kv_head, cache.head_size, scoring, q, out);
         task.scratch = scratch.data();
         use.attend(task, cache);
