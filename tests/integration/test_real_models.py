@@ -24,7 +24,7 @@ EDIT = (
     "    return result\n\n\nprint(total([1, 2, 3]))\nprint(total([4, 5, 6]))\n"
 )
 SAMPLED = {"temperature": 0.8, "seed": 11}
-TOKENS = 64
+TOKENS = {DEFAULT: 64, QWEN: 32}
 
 Setting = tuple[str, str | None, str, int]
 SETTINGS: dict[str, Setting] = {
@@ -47,7 +47,7 @@ def model(request: pytest.FixtureRequest, mode: str) -> LanguageModel:
 
 @pytest.mark.parametrize("options", [{}, SAMPLED], ids=["greedy", "sampled"])
 def test_speculative_text_is_plain_text(model: LanguageModel, options: dict[str, Any]) -> None:
-    options = {"max_tokens": TOKENS, "seed": 11, **options}
+    options = {"max_tokens": TOKENS[model.name], "seed": 11, **options}
     plain = model.generate(EDIT, speculate=False, **options)
     drafted = model.generate(EDIT, **options)
     assert plain.counts.drafted == 0
