@@ -122,16 +122,29 @@ void mix(const float* weights, int queries, const float* v, int keys, int width,
     in_steps(i, queries, 1, with(mix_rows<V, V, 1, 8>));
 }
 
-// The two products, for which a path may have something better that gives the same bits.
+// Scores [begin, end), whole registers, become exp(score − largest). -> their sums, lane by lane.
+template <class V>
+V weigh(float* scores, int begin, int end, float largest) {
+    V weights = V::set(0.0f);
+    for (int j = begin; j < end; j += 8) {
+        const V weight = steady_exp(V::load(scores + j) - V::set(largest));
+        weight.store(scores + j);
+        weights = weights + weight;
+    }
+    return weights;
+}
+
+// What most of the time goes into, for which a path may have something better that gives the same bits.
 template <class V>
 struct Products {
     static constexpr auto score = taslak::score<V>;
+    static constexpr auto weigh = taslak::weigh<V>;
     static constexpr auto mix = taslak::mix<V>;
 };
 
 // Online softmax (Milakov and Gimelshein 2018) of one query, a block at a time: turns the block's scores into weights
 // relative to the largest so far and rescales what `out` and `total` hold already. Keys before `first` don't count.
-template <class V>
+template <class V, class P>
 void softmax_block(float* scores, int first, int keys, float cap, float& largest, float& total, float* out, int width) {
     const int begin = first / 8 * 8;
     if (cap != 0.0f) scale_and_cap<V>(scores + first, keys - first, 1.0f, cap);
@@ -143,12 +156,7 @@ void softmax_block(float* scores, int first, int keys, float cap, float& largest
     high.store(lanes);
     const float before = largest;
     for (float lane : lanes) largest = lane > largest ? lane : largest;
-    V weights = V::set(0.0f);
-    for (int j = begin; j < keys; j += 8) {
-        const V weight = steady_exp(V::load(scores + j) - V::set(largest));
-        weight.store(scores + j);
-        weights = weights + weight;
-    }
+    const V weights = P::weigh(scores, begin, rounded_up(keys), largest);
     if (largest == before) {  // then the factor is exactly 1
         total += sum(weights);
         return;
@@ -227,7 +235,7 @@ void attend(const AttentionTask& task, const Cache& cache) {
         for (int i = 0; i < queries; ++i) {
             const int keys = within(task.common.count + task.own[i / each].count), first = from[i / each];
             if (keys <= first) continue;
-            softmax_block<V>(scores + i * kScores, first, keys, task.cap, largest[i], totals[i], mixed + i * width, width);
+            softmax_block<V, P>(scores + i * kScores, first, keys, task.cap, largest[i], totals[i], mixed + i * width, width);
         }
         both(true, [&](int first, int count, int at, int keys, const float* v) {
             P::mix(scores + first * kScores + at, count, v, keys, width, mixed + first * width);

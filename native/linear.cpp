@@ -1,6 +1,7 @@
 #include "linear.hpp"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "cpu.hpp"
 #include "linear_kernels.hpp"
@@ -47,17 +48,24 @@ int outputs(const Packed& w, std::int64_t panel) {
     return int(std::min<std::int64_t>(width(w.kind), w.n - panel * width(w.kind)));
 }
 
+// Sixteen of a row's outputs, of which there may be fewer: an int is known to the compiler where it is a constant.
+template <class Count>
+inline void finish(const Product& p, std::int64_t at, std::int64_t column, Count count, const float* sums) {
+    float y[16];
+    for (int i = 0; i < count; ++i) y[i] = sums[i];
+    if (p.bias) for (int i = 0; i < count; ++i) y[i] += p.bias[column + i];
+    if (p.residual) for (int i = 0; i < count; ++i) y[i] += p.residual[at + i];
+    for (int i = 0; i < count; ++i) p.y[at + i] = y[i];
+}
+
 void finish(const Product& p, std::int64_t panel, int first, int rows, const float* sums) {
     const int stride = width(p.weight->kind), count = outputs(*p.weight, panel);
     const std::int64_t column = panel * stride;
     for (int r = 0; r < rows; ++r, sums += stride) {
         const std::int64_t at = (first + r) * p.ldy + column;
-        for (int i = 0; i < count; ++i) {
-            float y = sums[i];
-            if (p.bias) y += p.bias[column + i];
-            if (p.residual) y += p.residual[at + i];
-            p.y[at + i] = y;
-        }
+        int i = 0;
+        for (; i + 16 <= count; i += 16) finish(p, at + i, column + i, std::integral_constant<int, 16>(), sums + i);
+        if (i < count) finish(p, at + i, column + i, count - i, sums + i);
     }
 }
 

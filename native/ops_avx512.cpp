@@ -52,7 +52,7 @@ void score_wide(const float* q, int queries, const float* k, int keys, int width
     if (i < queries) score<Avx8>(q + i * width, queries - i, k, keys, width, scale, out + i * kScores);
 }
 
-// Sixteen lanes, as much of them as mixing needs.
+// Sixteen lanes, as much of them as mixing and `steady_exp` need.
 struct Avx16 {
     static constexpr int kLanes = 16;
     __m512 lanes;
@@ -62,7 +62,29 @@ struct Avx16 {
     void store(float* p) const { _mm512_storeu_ps(p, lanes); }
 };
 
+inline Avx16 operator-(Avx16 a, Avx16 b) { return {_mm512_sub_ps(a.lanes, b.lanes)}; }
+inline Avx16 operator*(Avx16 a, Avx16 b) { return {_mm512_mul_ps(a.lanes, b.lanes)}; }
 inline Avx16 fma(Avx16 a, Avx16 b, Avx16 c) { return {_mm512_fmadd_ps(a.lanes, b.lanes, c.lanes)}; }
+inline Avx16 min(Avx16 a, Avx16 b) { return {_mm512_min_ps(a.lanes, b.lanes)}; }
+inline Avx16 max(Avx16 a, Avx16 b) { return {_mm512_max_ps(a.lanes, b.lanes)}; }
+inline Avx16 floor(Avx16 a) { return {_mm512_roundscale_ps(a.lanes, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)}; }
+inline Avx16 power_of_two(Avx16 n) {
+    const __m512i whole = _mm512_add_epi32(_mm512_cvttps_epi32(n.lanes), _mm512_set1_epi32(127));
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(whole, 23))};
+}
+
+// Lanes are added to the sums in the order in which registers of eight would be.
+Avx8 weigh_wide(float* scores, int begin, int end, float largest) {
+    Avx8 weights = Avx8::set(0.0f);
+    int j = begin;
+    for (; j + 16 <= end; j += 16) {
+        const Avx16 weight = steady_exp(Avx16::load(scores + j) - Avx16::set(largest));
+        weight.store(scores + j);
+        weights = weights + Avx8{low(weight.lanes)};
+        weights = weights + Avx8{high(weight.lanes)};
+    }
+    return weights + weigh<Avx8>(scores, j, end, largest);
+}
 
 void mix_wide(const float* weights, int queries, const float* v, int keys, int width, float* out) {
     int i = 0;
@@ -77,6 +99,7 @@ void mix_wide(const float* weights, int queries, const float* v, int keys, int w
 
 struct Wide {
     static constexpr auto score = score_wide;
+    static constexpr auto weigh = weigh_wide;
     static constexpr auto mix = mix_wide;
 };
 
