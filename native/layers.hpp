@@ -52,7 +52,7 @@ struct Shape {
     Activation activation = Activation::silu;
     bool parallel = false;         // attention and MLP read the same rows
     bool whole_qk_norm = false;    // q and k are normed over their whole width, not head by head
-    float attention_scale = 0.0f;  // of scores
+    float attention_scale = 1.0f;  // of scores
     float attention_cap = 0.0f;    // see Scoring
     float residual_scale = 1.0f;   // of what is added to the rows
 };

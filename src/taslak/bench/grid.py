@@ -18,7 +18,7 @@ PLAIN = "plain"
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How prompts are answered. gamma: drafted depth of every step; None = chosen step by step, as where a
+    """How prompts are answered. gamma: drafted depth of every step; None = chosen as answers go, as where a
     user gives none."""
 
     method: str

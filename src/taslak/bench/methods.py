@@ -116,7 +116,7 @@ class Models:
         return [kind for kind in _HEADS[:2] if kind in self.heads]
 
     def _control(self, method: str, model: LanguageModel) -> Policy:
-        """Chooses the depth step by step, from what was measured on this machine."""
+        """Chooses the depth as answers go, from what was measured on this machine."""
         if method not in self._controlled:
             self._controlled[method] = controller(model, calibrated(model))
         return self._controlled[method]

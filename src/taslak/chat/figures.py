@@ -14,7 +14,7 @@ class Figures:
     seconds: from the request to the reply's end, the prompt's reading included
     counts:  None where nothing is known of drafts
     speedup: estimated, over plain decoding
-    gamma:   None = chosen anew for each pass
+    gamma:   None = chosen as it went
     """
 
     seconds: float

@@ -24,7 +24,7 @@ class Settings:
     stop:        texts that a reply ends before
     speculation: False = plain decoding
     method:      a name of the drafter registry, or several joined by "+"; None = what comes with the model
-    gamma:       drafted depth of every pass; None = chosen anew for each
+    gamma:       drafted depth of every pass; None = chosen as it goes
 
     Raises OptionError for values out of range.
     """

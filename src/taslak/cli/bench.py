@@ -67,7 +67,7 @@ def bench(
         str | None,
         typer.Option(
             metavar="N,N,...",
-            help="Drafted depths, 1 to 16; auto is chosen step by step. Default: auto,1,2,4,8.",
+            help="Drafted depths, 1 to 16; auto is chosen as answers go. Default: auto,1,2,4,8.",
             rich_help_panel=WAYS,
         ),
     ] = None,

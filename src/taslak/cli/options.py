@@ -92,8 +92,8 @@ Gamma = Annotated[
     int | None,
     typer.Option(
         metavar="N",
-        help="Drafted depth of every pass, 1 to 16. Default: chosen anew for each from what drafts are worth "
-        "and what they cost here; nothing where it doesn't pay.",
+        help="Drafted depth of every pass, 1 to 16. Default: chosen as the answer goes, from what drafts are "
+        "worth and what they cost here; nothing where it doesn't pay.",
         rich_help_panel=DRAFTING,
     ),
 ]

@@ -219,8 +219,9 @@ class Decision:
         best = None
         if most <= 0:
             return None
+        period = STANDS if self.load.rows == 1 else 1  # steps to the next decision
         for name in mains:
-            if name in own.asleep and name not in own.news and own.asleep[name] % RECKONED >= STANDS:
+            if name in own.asleep and name not in own.news and own.asleep[name] % RECKONED >= period:
                 continue  # nothing was learnt of it, and its worth hardly changes with the pace alone
             own.news.discard(name)
             estimate = controller.estimate(own, name)

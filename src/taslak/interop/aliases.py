@@ -164,7 +164,7 @@ def resolved(given: Mapping[str, Any], config: Any, own: Any) -> tuple[Any, dict
         nothing, instead = REFUSED.get(name, ((), "this release doesn't know it"))
         if value is not None and value not in nothing:
             raise OptionError(f"{name}={value!r} has no counterpart in taslak: {instead}")
-    _check_assistants(given, made)
+    _settle_assistants(given, made)
     return made, arguments
 
 
@@ -175,17 +175,21 @@ def _meant(name: str, settings: Collection[str]) -> str:
     return f"; did you mean {close[0]}?" if close else "; expected those of transformers' generate"
 
 
-def _check_assistants(given: Mapping[str, Any], made: Any) -> None:
-    """Raise OptionError for more than one that drafts, and for settings of one that isn't there. made: the
-    GenerationConfig of the call, in which one may stand as well."""
+def _settle_assistants(given: Mapping[str, Any], made: Any) -> None:
+    """Leave one that drafts: what the call names, else what `made`, its GenerationConfig, holds. Raises
+    OptionError for more than one, and for settings of one that isn't there."""
     named = [name for name in ASSISTED if given.get(name) is not None]
+    if not named:
+        named = [name for name in ASSISTED if getattr(made, name, None) is not None]
     if len(named) > 1:
         raise OptionError(f"{' and '.join(named)} exclude each other; give one of them")
-    there = {*named, *(name for name in ASSISTED if getattr(made, name, None) is not None)}
+    for name in ASSISTED:
+        if name not in named and hasattr(made, name):
+            setattr(made, name, None)
     for name in (*OF_ASSISTANTS, "assistant_tokenizer"):
-        if given.get(name) is not None and not there & {"assistant_model", "assistant_early_exit"}:
+        if given.get(name) is not None and named not in (["assistant_model"], ["assistant_early_exit"]):
             raise OptionError(f"{name} belongs to assistant_model, which isn't given")
-    if given.get("max_matching_ngram_size") is not None and "prompt_lookup_num_tokens" not in there:
+    if given.get("max_matching_ngram_size") is not None and named != ["prompt_lookup_num_tokens"]:
         raise OptionError("max_matching_ngram_size belongs to prompt_lookup_num_tokens, which isn't given")
 
 

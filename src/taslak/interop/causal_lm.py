@@ -62,10 +62,15 @@ class AutoModelForCausalLM:
         given |= {k: v for k, v in (("dtype", dtype), ("device_map", device_map)) if v is not None}
         same = {key: given[key] for key in WHERE if key in given}
         model = Theirs.from_pretrained(name, **given)
-        return CausalLM(from_transformers(model, _tokenizer(Path(name), **same), **ours))
+        tokenizer = None
+        if "subfolder" in given:
+            tokenizer = _tokenizer(Path(name), subfolder=given["subfolder"], **same)
+        if tokenizer is None:  # it may lie above the weights
+            tokenizer = _tokenizer(Path(name), **same)
+        return CausalLM(from_transformers(model, tokenizer, **ours))
 
 
-WHERE = ("cache_dir", "local_files_only", "revision", "subfolder", "token", "trust_remote_code")
+WHERE = ("cache_dir", "local_files_only", "revision", "token", "trust_remote_code")
 """Of transformers' arguments those that say where a model is: its tokenizer is there, too."""
 
 
@@ -196,15 +201,15 @@ def _own_width(name: str, dtype: Any) -> str | None:
     return width
 
 
-def _tokenizer(name: Path, **where: Any) -> Any | None:
-    """Of transformers; None where the model comes without one: prompts are token ids anyway."""
+def _tokenizer(name: Path, *, subfolder: str = "", **where: Any) -> Any | None:
+    """Of transformers; None where there is none: prompts are token ids anyway."""
     from transformers import AutoTokenizer
 
     # without files some classes make an empty one
-    if name.is_dir() and not any((name / file).is_file() for file in TOKENIZER_FILES):
+    if name.is_dir() and not any((name / subfolder / file).is_file() for file in TOKENIZER_FILES):
         return None
     try:
-        return AutoTokenizer.from_pretrained(str(name), **where)
+        return AutoTokenizer.from_pretrained(str(name), subfolder=subfolder, **where)
     except (OSError, ValueError, KeyError):
         return None
 

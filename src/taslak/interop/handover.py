@@ -13,7 +13,7 @@ from torch import Tensor
 from taslak.control.history import History
 from taslak.drafters.formats import find_head, read_head
 from taslak.drafters.formats.llama import CONTEXT
-from taslak.errors import OptionError
+from taslak.errors import CheckpointError, OptionError
 from taslak.interop.depth import depth
 from taslak.interop.engines import ENGINES, Wanted
 from taslak.models.config import DecoderConfig
@@ -171,4 +171,7 @@ def _unembedding(name: str | None, progress: Progress | None) -> Tensor:
     folder = _resolved(name, progress)
     config = DecoderConfig.from_folder(folder)
     wanted = "model.embed_tokens.weight" if config.tied else HEAD
-    return next(tensor for name, tensor in adopt(config, stored_tensors(folder)) if name == wanted)
+    found = (tensor for name, tensor in adopt(config, stored_tensors(folder)) if name == wanted)
+    if (unembedding := next(found, None)) is None:
+        raise CheckpointError(f"{folder} holds no {wanted}; name a complete checkpoint (--target)")
+    return unembedding

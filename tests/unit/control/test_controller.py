@@ -295,24 +295,31 @@ def test_a_look_up_that_nothing_comes_of_is_asked_now_and_then_beside_what_draft
 
 
 class Standing(Watched):
-    """Looks at what a decision stands for, and takes the drafters away for one step."""
+    """Looks at what a decision stands for, and takes the drafters away for one step. The engine survives a
+    policy that fails: what is seen is kept, and judged by the test."""
+
+    stood: bool | None = None
+    without: list[Plan] | None = None
+    beside: list[int] | None = None
 
     def plans(
         self, sequences: Sequence[Answering], drafters: Mapping[str, Drafter], load: Load
     ) -> list[Plan]:
         if len(self.made) == 7:
-            assert self.own(sequences[0]).stands > 0
-            assert super().plans(sequences, {}, load) == [{}], "a plan outlived its drafter"
+            self.stood = self.own(sequences[0]).stands > 0
+            self.without = super().plans(sequences, {}, load)
         found = super().plans(sequences, drafters, load)
         if load.rows > 1:
-            assert self.own(sequences[0]).stands == 0, "what is decided beside a prompt stands for more"
+            self.beside = [*(self.beside or []), self.own(sequences[0]).stands]
         return found
 
 
 def test_a_decision_stands_for_steps_like_its_own() -> None:
     policy = Standing(known(), {"draft-model": Prior((0.95,))})
     decode(MODEL, {"draft-model": oracle(truth())}, [request(PROMPT, max_tokens=LONG)], policy=policy)
-    assert len(policy.made) > 9, "a plan that fails ends drafting, and the answer is none the worse"
+    assert policy.stood
+    assert policy.without == [{}], "a plan outlived its drafter"
+    assert policy.beside == [0], "what is decided beside a prompt stands for more"
 
 
 def test_the_last_tokens_are_not_overdrafted() -> None:

@@ -300,6 +300,29 @@ def test_every_setting_and_argument_of_transformers_is_known() -> None:
     assert aliases.assistance(config, {}) == aliases.Assistance()
 
 
+def test_who_drafts_is_what_the_call_names_and_then_what_its_config_does() -> None:
+    def drafts(given: dict[str, Any], **config: Any) -> str | None:
+        made, arguments = aliases.resolved(given, GenerationConfig(**config), GenerationConfig())
+        return aliases.assistance(made, arguments).method
+
+    assert drafts({}, prompt_lookup_num_tokens=3) == "ngram"
+    assert drafts({"assistant_model": "small"}, prompt_lookup_num_tokens=3) == "draft-model"
+    assert drafts({"prompt_lookup_num_tokens": 3}, assistant_early_exit=2) == "ngram"
+    with pytest.raises(OptionError, match="belongs to assistant_model"):
+        drafts({"prompt_lookup_num_tokens": 3, "num_assistant_tokens": 5}, assistant_early_exit=2)
+    with pytest.raises(OptionError, match="exclude each other"):
+        drafts({}, prompt_lookup_num_tokens=3, assistant_early_exit=2)
+
+
+@pytest.mark.parametrize("of_the_tokenizer", ["sub", "."])
+def test_a_tokenizer_lies_beside_the_weights_or_above_them(tmp_path: Path, of_the_tokenizer: str) -> None:
+    write_model(tmp_path / "sub", context=256)
+    for file in (tmp_path / "sub").glob("token*"):
+        file.rename(tmp_path / of_the_tokenizer / file.name)
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, subfolder="sub", **EXACT)
+    assert model.language_model.tokenizer.encode("ab")
+
+
 def test_the_model_says_what_it_is_and_is_not(model: CausalLM) -> None:
     assert model.eval() is model
     assert model.device.type == "cpu"
