@@ -242,9 +242,7 @@ def interval(
     return [found[len(found) * 25 // 1000], found[-1 - len(found) * 25 // 1000]]
 
 
-def judged(
-    rows: list[dict[str, Any]], sweep: Sweep
-) -> tuple[list[list[Any]], list[dict[str, Any]], dict[str, Any]]:
+def judged(rows: list[dict[str, Any]], model: str) -> tuple[list[list[Any]], list[dict[str, Any]]]:
     depths = [way for way in rows[0]["answers"] if way != ADAPTIVE]
     cells = defaultdict(list)
     for row in rows:
@@ -256,7 +254,7 @@ def judged(
         low, high = interval(own, lambda some: against_best(some, depths))
         table.append(
             [
-                sweep.model,
+                model,
                 task,
                 temperature,
                 best,
@@ -275,17 +273,17 @@ def judged(
     mean, worst = statistics.mean(ratios.values()), min(ratios.values())
     asked = [
         requirement(
-            f"{sweep.model}: adaptive over the best fixed γ of each cell, mean", "≥ 0.95", mean, mean >= 0.95
+            f"{model}: adaptive over the best fixed γ of each cell, mean", "≥ 0.95", mean, mean >= 0.95
         ),
-        requirement(f"{sweep.model}: the same, worst cell", "≥ 0.88", worst, worst >= 0.88),
+        requirement(f"{model}: the same, worst cell", "≥ 0.88", worst, worst >= 0.88),
         requirement(
-            f"{sweep.model}: adaptive over the best single γ ({best}), mean over all cells",
+            f"{model}: adaptive over the best single γ ({best}), mean over all cells",
             "> 1",
             whole[ADAPTIVE] / whole[best],
             whole[ADAPTIVE] > whole[best],
         ),
     ]
-    return table, asked, {"whole": whole, "rows": rows}
+    return table, asked
 
 
 # -- never slower -------------------------------------------------------------------------------------
@@ -413,6 +411,28 @@ def deciding(tokens: int) -> dict[str, float]:
     return {name: each / steps for name, each in spent.items()}
 
 
+def report(raw: dict[str, Any]) -> tuple[list[list[Any]], list[dict[str, Any]]]:
+    """The table, and what was asked of each part that was measured."""
+    cost = raw["deciding"]
+    share = (cost["plans"] + cost["record"] + cost["statistics"]) / cost["step"]
+    name = "share of a step that the controller and its statistics take"
+    asked = [requirement(name, "< 0.02", share, share < 0.02)]
+    for name, ratios in raw["floor"].items():
+        middle = statistics.median(ratios)
+        asked.append(requirement(f"over plain: {name}", "≥ 0.97", middle, middle >= 0.97))
+    off = [abs(one["expected"] / one["measured"] - 1.0) for one in raw["advise"]]
+    mean, worst = statistics.mean(off), max(off)
+    asked.append(requirement("advice off the measured speed-up, mean", "≤ 0.10", mean, mean <= 0.1))
+    asked.append(requirement("the same, worst task", "≤ 0.20", worst, worst <= 0.2))
+    table: list[list[Any]] = []
+    for model in (DEFAULT, PAIR):
+        if model in raw:
+            own_table, own_asked = judged(raw[model], model)
+            table += own_table
+            asked += own_asked
+    return table, asked
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -423,7 +443,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--fresh", action="store_true", help="forget the answers of an earlier run")
     parser.add_argument(
-        "--only", choices=("grid", "floor", "advise", "cost"), help="print one part, store nothing"
+        "--only",
+        choices=("grid", "floor", "advise", "cost"),
+        help="measure one part anew, the others stay as they are stored",
     )
     given = parser.parse_args()
     if given.fresh:
@@ -432,44 +454,18 @@ def main() -> None:
     sweeps = [Sweep(DEFAULT, DEPTHS, given.prompts, given.tokens, given.repeats)]
     if given.pair:
         sweeps.append(Sweep(PAIR, DEPTHS, 1, 40, 2, PAIR_TASKS))
-    table: list[list[Any]] = []
-    asked: list[dict[str, Any]] = []
-    raw: dict[str, Any] = {}
+    stored = RESULTS / "control.json"
+    raw: dict[str, Any] = json.loads(stored.read_text())["raw"] if given.only else {}
     wanted = {given.only} if given.only else {"grid", "floor", "advise", "cost"}
     if "cost" in wanted:
-        raw["deciding"] = cost = deciding(given.tokens)
-        share = (cost["plans"] + cost["record"] + cost["statistics"]) / cost["step"]
-        asked.append(
-            requirement(
-                "share of a step that the controller and its statistics take", "< 0.02", share, share < 0.02
-            )
-        )
+        raw["deciding"] = deciding(given.tokens)
     if "floor" in wanted:
         raw["floor"] = floor(given.tokens, max(given.repeats, 3))
-        for name, ratios in raw["floor"].items():
-            middle = statistics.median(ratios)
-            asked.append(requirement(f"over plain: {name}", "≥ 0.97", middle, middle >= 0.97))
     if "advise" in wanted:
-        raw["advise"] = advice = advised(given.tokens)
-        off = [abs(one["expected"] / one["measured"] - 1.0) for one in advice]
-        asked.append(
-            requirement(
-                "advice off the measured speed-up, mean",
-                "≤ 0.10",
-                statistics.mean(off),
-                statistics.mean(off) <= 0.1,
-            )
-        )
-        asked.append(requirement("the same, worst task", "≤ 0.20", max(off), max(off) <= 0.2))
+        raw["advise"] = advised(given.tokens)
     if "grid" in wanted:
-        for sweep in sweeps:
-            own_table, own_asked, raw[sweep.model] = judged(grid(sweep), sweep)
-            table += own_table
-            asked += own_asked
-    if given.only:
-        for one in [*table, *asked]:
-            print(one)
-        return
+        raw |= {sweep.model: grid(sweep) for sweep in sweeps}
+    table, asked = report(raw)
     finish(
         __file__,
         machine=here,

@@ -28,7 +28,7 @@ from taslak.models.loading.storage import Progress
 
 log = logging.getLogger(__name__)
 
-VERSION = 7
+VERSION = 8
 _TARGET = ("version", "model", "weights", "runs", "device", "processor", "threads")
 """Of a key, what the passes of the target alone depend on."""
 

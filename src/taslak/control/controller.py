@@ -189,6 +189,7 @@ class Controller:
                     self.estimate(own, shadow.name).record(shadow.draft, shadow.allowed, right, False)
                 own.tried(shadow.name, right > 0)
                 if right:
+                    own.stands = 0
                     own.idle.pop(shadow.name, None)
 
     def forget(self, sequence: Sequence) -> None:

@@ -205,7 +205,7 @@ class Decision:
         if not off:
             probed = [name for name in own.asleep if plan.get(name, NOTHING) is not NOTHING]
             own.plan = {name: budget for name, budget in plan.items() if name not in (*rare, *probed)}
-        elif own.shadows or any(name not in lookups for name in plan):
+        elif any(name not in lookups for name in plan):
             return
         else:
             steps = min([steps, *(own.pause[name] - own.asleep[name] - HEARD for name in own.asleep)])
@@ -300,6 +300,8 @@ class Decision:
     def _look_up(self, i: int, name: str, worth: float) -> Budget:
         """worth: tokens that the drafter behind it is expected to gain."""
         own, controller = self.owns[i], self.controller
+        if in_the_dark(own.idle.get(name, 0)):
+            return Budget(PROBED, PROBED, controller.floor, shadow=True)
         estimate = controller.estimate(own, name)
         row, kept = self.rate * self.slope, self.kept[i]
         deepest = max(DEEPEST // self.count, 2)  # what several find shares the pass
@@ -356,7 +358,17 @@ def mode_of_sequence(sequence: Sequence) -> str:
 
 def asked(idle: int) -> bool:
     """Whether a look-up is asked that nothing came of for so many steps: it costs little, and less then."""
-    return idle % min(1 + idle // 8, RARELY) == 0
+    return idle % _pause(idle) == 0
+
+
+def in_the_dark(idle: int) -> bool:
+    """Whether what it finds, however unsure, is only scored by the text to come: every fourth time. One that
+    is thought less of than it deserves finds nothing good enough to be verified, and nobody would know."""
+    return idle // _pause(idle) % 4 == 2
+
+
+def _pause(idle: int) -> int:
+    return min(1 + idle // 8, RARELY)
 
 
 def always_asked(idle: int) -> bool:

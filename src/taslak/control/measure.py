@@ -54,6 +54,14 @@ TEXTS = (
 )
 """What is continued: a bit of code, of prose and of reasoning."""
 
+ASKED = (
+    f"Rename `total` to `amount` and show the whole function:\n\n{TEXTS[0]}    return total / len(values)\n",
+    "Write a Python function that gives the median of a list.",
+    "Describe a harbour in the early morning.",
+    "A train leaves at nine and arrives at half past eleven. How long does it travel?",
+)
+"""What a model with a chat template is asked: heads trained on its answers guess raw text less well."""
+
 
 @dataclass(slots=True)
 class Calibration:
@@ -245,8 +253,8 @@ class _Answers:
         model, until = self._model, monotonic() + PATIENCE
         watching = _Watching(plan)
         engine = Engine(model.target, self._drafters, watching)
-        for text in TEXTS:
-            prompt = model.tokenizer.encode(text)
+        for text in ASKED if model.tokenizer.has_chat_template else TEXTS:
+            prompt = model.encode(text)
             request = Request(prompt, self._sampling, max_tokens=TOKENS, seed=0, verify=verify)
             cache = model.target.allocate(len(prompt) + TOKENS + watching.max_nodes)
             sequence = Answering(request, cache, model.tokenizer, model.target.context)

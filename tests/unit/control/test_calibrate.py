@@ -62,6 +62,17 @@ def test_everything_that_a_decision_needs_is_measured(model: LanguageModel) -> N
     assert found.priors["draft-model"].yields[0] > 0.5, "it is nearly the target"
 
 
+@pytest.mark.parametrize(("chats", "texts"), [(True, measure.ASKED), (False, measure.TEXTS)])
+def test_a_chat_model_is_measured_as_it_is_talked_to(
+    model: LanguageModel, monkeypatch: pytest.MonkeyPatch, chats: bool, texts: tuple[str, ...]
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(model.tokenizer, "has_chat_template", chats)
+    monkeypatch.setattr(model, "encode", lambda text: asked.append(text) or [1, 2, 3])
+    measure.calibrate(model)
+    assert set(asked) == set(texts)
+
+
 def test_it_is_measured_once(model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = calibrated(model)
     monkeypatch.setattr(calibrate, "calibrate", None)  # would fail if it were called

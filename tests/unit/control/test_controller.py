@@ -11,7 +11,8 @@ import pytest
 from taslak.control.controller import GAMMA, Controller
 from taslak.control.costs import Costs, DraftCost, PassCost, RestCost
 from taslak.control.estimate import Prior
-from taslak.drafters.base import Drafter, DrafterOptions, View, build
+from taslak.core.draft import Draft
+from taslak.drafters.base import Budget, Drafter, DrafterOptions, View, build
 from taslak.engine import step
 from taslak.engine.sequence import Sequence as Answering
 from taslak.engine.turn import Load, Plan, Step
@@ -292,6 +293,27 @@ def test_a_look_up_that_nothing_comes_of_is_asked_now_and_then_beside_what_draft
     assert len(late) > 8
     assert all(any(late[i : i + 4]) for i in range(len(late) - 3))
     assert not all(late)
+
+
+class Modest(Scripted):
+    """Right, and says of each token that it hardly believes in it."""
+
+    def propose(self, views: Sequence[View], budgets: Sequence[Budget]) -> list[Draft]:
+        sure = [0.3 * 0.95**depth for depth in range(GAMMA)]
+        found = []
+        for draft, budget in zip(super().propose(views, budgets), budgets, strict=True):
+            known = [each for each in sure[: len(draft)] if each >= budget.stop_below]
+            found.append(Draft.chain(draft.tokens[: len(known)], confidence=known))
+        return found
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8}], ids=["greedy", "sampled"])
+def test_a_look_up_thought_less_of_than_it_deserves_is_found_out(options: dict[str, Any]) -> None:
+    """What it finds is not thought good enough to be verified: the text to come scores it."""
+    look_up = Modest(oracle(truth(**options))._script)
+    policy = Watched(known(), {name: Prior((0.1,), trust=0.2) for name in ("suffix", "suffix, drawn")})
+    got = decode(MODEL, {"suffix": look_up}, [request(PROMPT, max_tokens=LONG, **options)], policy=policy)[0]
+    assert got.by["suffix"].counts.accepted > LONG / 2
 
 
 class Standing(Watched):
