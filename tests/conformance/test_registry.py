@@ -192,15 +192,19 @@ def test_c37_a_drafter_that_sat_out_is_right_at_once(name: str) -> None:
 
     text = [1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 9, 8, 1, 2, 3, 1, 2]
     old = drafter(name)
+    ways = ("slem", "tli") if name == "cross-vocab" else (name,)  # which, it learns from the text
     view = View(tokens=[], prompt_length=3, sampling=Sampling(), key=noise_key(0))
     for length in (7, 8, 15, 17, 12, 4, 17, 9):
         view.tokens[:] = text[:length]
         if length == 12:
             view.tokens[10:] = [30, 31]  # not a prefix of what it saw: other text at the end
         view.cache = cache_of(TARGET, view.tokens)
-        fresh = replace(view, tokens=list(view.tokens), cache=cache_of(TARGET, view.tokens), state=None)
         budget = Budget(depth=5, nodes=5)
-        assert old.propose([view], [budget])[0].tokens == drafter(name).propose([fresh], [budget])[0].tokens
+        expected = []
+        for way in ways:
+            fresh = replace(view, tokens=list(view.tokens), cache=cache_of(TARGET, view.tokens), state=None)
+            expected.append(drafter(way).propose([fresh], [budget])[0].tokens)
+        assert old.propose([view], [budget])[0].tokens in expected
 
 
 @pytest.mark.parametrize("name", METHODS)
