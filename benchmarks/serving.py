@@ -33,6 +33,7 @@ import httpx2 as httpx
 from harness import HELD_OUT, finish, machine, requirement
 
 from taslak import _native
+from taslak.bench.prompts import as_text, in_turns, read
 from taslak.models.loading import DEFAULT_PACK, cache_home
 
 TOKENS = 128
@@ -191,12 +192,8 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def prompts() -> Iterator[str]:
     """Of all categories in turns; each is given once."""
-    rows = [json.loads(line) for line in HELD_OUT.read_text(encoding="utf-8").splitlines()]
-    by: dict[str, list[str]] = {}
-    for row in rows:
-        by.setdefault(row["category"], []).append(row["prompt"])
-    for group in zip(*by.values(), strict=True):
-        yield from group
+    for prompt in in_turns(read(HELD_OUT)):
+        yield as_text(prompt.opening)
 
 
 def throughput(url: str, llama: str | None, rounds: int) -> dict[str, list[dict[str, Any]]]:

@@ -373,4 +373,4 @@ def _pause(idle: int) -> int:
 
 def always_asked(idle: int) -> bool:
     """Whether it is asked in every step as yet."""
-    return idle < 8
+    return _pause(idle) == 1
